@@ -1,0 +1,106 @@
+// Package fault names the three classes of error that a consumer, an executor or a relay can meet, and
+// recognises them in what PostgreSQL and the network return.
+//
+//   - Permanent: no repetition can help (an undecodable message, an unknown version, a broken rule).
+//     A consumer moves the message to its dead-letter queue at once.
+//   - Transient: of this one message; a repetition may help (a deadlock, a lock timeout). It is the
+//     default: an error that nobody classified is tried again a few times, then set aside.
+//   - Outage: nobody's failure (the database or the broker is out of reach). The work is kept, not
+//     counted as failed, and tried again when the outage is over.
+package fault
+
+import (
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Class is one of Transient, Permanent and Outage.
+type Class int
+
+// The classes; the package comment says what each means.
+const (
+	Transient Class = iota
+	Permanent
+	Outage
+)
+
+// String returns the class's name in lower case, as used in logs and metrics.
+func (c Class) String() string {
+	switch c {
+	case Permanent:
+		return "permanent"
+	case Outage:
+		return "outage"
+	default:
+		return "transient"
+	}
+}
+
+type classified struct {
+	error
+	class Class
+}
+
+func (c classified) Unwrap() error { return c.error }
+
+// AsPermanent marks err, and every error that wraps it, as Permanent. It returns nil for nil.
+func AsPermanent(err error) error { return mark(err, Permanent) }
+
+// AsOutage marks err, and every error that wraps it, as an Outage. It returns nil for nil.
+func AsOutage(err error) error { return mark(err, Outage) }
+
+func mark(err error, class Class) error {
+	if err == nil {
+		return nil
+	}
+	return classified{err, class}
+}
+
+// ClassOf returns the class of err: the outermost mark if it has one, else what PostgreSQL's SQLSTATE
+// or a broken connection says, else Transient. A deadline alone says nothing about whose fault it was
+// and is Transient; whoever holds a connection can ask the server and call AsOutage.
+//
+// Of the SQLSTATEs (PostgreSQL manual, appendix A), classes 22 (data exception) and 23 (integrity
+// constraint violation) are Permanent: the same statement breaks the same rule again. Class 08, 53
+// (insufficient resources, such as too many connections), 57P01 to 57P05 (shutdown, starting up,
+// database dropped, idle session) and 58 (system error) are Outages.
+func ClassOf(err error) Class {
+	if marked, ok := errors.AsType[classified](err); ok {
+		return marked.class
+	}
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch {
+		case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"):
+			return Permanent
+		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"),
+			strings.HasPrefix(pg.Code, "57P"), strings.HasPrefix(pg.Code, "58"):
+			return Outage
+		}
+		return Transient
+	}
+	if brokenConnection(err) {
+		return Outage
+	}
+	return Transient
+}
+
+func brokenConnection(err error) bool {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return true
+	}
+	if operation, ok := errors.AsType[*net.OpError](err); ok && !operation.Timeout() {
+		return true
+	}
+	for _, target := range []error{driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return false
+}
