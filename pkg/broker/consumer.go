@@ -1,0 +1,210 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"golang.org/x/sync/errgroup"
+
+	"onceshop/pkg/events"
+)
+
+// ConsumerConfig configures a Consumer. The zero value of each optional field is its default.
+type ConsumerConfig struct {
+	URL      string   // amqp://user:password@host:port/vhost, required
+	Service  string   // the consuming service, required
+	Source   string   // the service whose events it consumes, required
+	Handlers Handlers // at least one, required
+
+	// Middleware stands around the handler and inside the retries and the time limit; the message is
+	// decoded by then. An inbox goes here. Default none.
+	Middleware []message.HandlerMiddleware
+	// Ping asks the database whether it answers, to tell a slow handler from an outage. Default: every
+	// deadline that passes is the handler's.
+	Ping func(context.Context) error
+	// Concurrency is how many messages are handled at a time; default 16.
+	Concurrency int
+	// HandlerLimit is the time that one try may take; default 15 s. It should be more than the statement's
+	// and the lock's limit of the database.
+	HandlerLimit time.Duration
+	// StopLimit is how long a stop waits for handlers under way; default 20 s, more than HandlerLimit.
+	StopLimit time.Duration
+	// RetryDelays are the times that a message waits after a first, second … failed delivery before it is
+	// delivered again; after the last it goes to the dead letters. Default 10 s, 1 min, 10 min.
+	RetryDelays []time.Duration
+	Logger      *slog.Logger // default: discards
+	Metrics     *Metrics     // default: not registered
+}
+
+func (c *ConsumerConfig) setDefaults() {
+	if c.Concurrency == 0 {
+		c.Concurrency = 16
+	}
+	if c.HandlerLimit == 0 {
+		c.HandlerLimit = 15 * time.Second
+	}
+	if c.StopLimit == 0 {
+		c.StopLimit = 20 * time.Second
+	}
+	if c.RetryDelays == nil {
+		c.RetryDelays = []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Metrics == nil {
+		c.Metrics = NewMetrics(nil)
+	}
+}
+
+func (c *ConsumerConfig) validate() error {
+	if c.URL == "" || c.Service == "" || c.Source == "" || len(c.Handlers) == 0 {
+		return errors.New("broker.ConsumerConfig: URL, Service, Source and Handlers are required")
+	}
+	for name := range c.Handlers {
+		if events.Service(name) != c.Source {
+			return fmt.Errorf("broker.ConsumerConfig: a handler for %s, which %s does not publish", name, c.Source)
+		}
+	}
+	return nil
+}
+
+// Consumer handles the events of one source in one queue of the service. A message runs through
+//
+//	setAside(retry(timeout(decode(middleware(handler)))))
+//
+// and is acked once that returns nil.
+type Consumer struct {
+	cfg       ConsumerConfig
+	queue     string
+	publisher *Publisher // declares the topology at each connection; sends what is set aside
+	metrics   *Metrics
+	consuming atomic.Bool
+}
+
+// NewConsumer returns a consumer that starts once Run is called.
+func NewConsumer(cfg ConsumerConfig) (*Consumer, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	c := &Consumer{cfg: cfg, queue: Queue(cfg.Service, cfg.Source), metrics: cfg.Metrics}
+	var err error
+	c.publisher, err = NewPublisher(PublisherConfig{
+		URL: cfg.URL, Service: cfg.Service, Logger: cfg.Logger, setup: c.declare,
+	})
+	return c, err
+}
+
+// declare waits for the source's exchange, then declares the queues and their bindings.
+func (c *Consumer) declare(ctx context.Context, conn *connection) error {
+	if err := awaitExchange(ctx, conn, c.cfg.Source, c.cfg.Logger); err != nil {
+		return err
+	}
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ch.Close() }()
+	return declareConsumer(ch, c.cfg.Service, c.cfg.Source, c.cfg.Handlers, c.cfg.RetryDelays)
+}
+
+// Run consumes until ctx ends. Then it takes no more messages, lets the handlers under way finish within
+// StopLimit, acks what they handled, gives the rest back, and returns nil. It waits, and reconnects, for as
+// long as the broker or the source's exchange is missing. It returns an error where no repetition can
+// help, such as a queue that exists with other arguments, and when a handler outlasts StopLimit.
+func (c *Consumer) Run(ctx context.Context) error {
+	// The publisher outlives the handlers, which may have to set a message aside.
+	publishing, stopPublishing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopPublishing()
+	group, groupCtx := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(groupCtx, func() {
+		if ctx.Err() == nil {
+			stopPublishing() // the other one failed
+		}
+	})
+	defer stop()
+	group.Go(func() error { return c.publisher.Run(publishing) })
+	group.Go(func() error {
+		defer stopPublishing()
+		return c.consume(groupCtx)
+	})
+	return group.Wait()
+}
+
+func (c *Consumer) consume(ctx context.Context) error {
+	if err := c.publisher.Await(ctx); err != nil {
+		return nil // stopped before it began
+	}
+	logger := watermill.NewSlogLoggerWithLevelMapping(c.cfg.Logger, map[slog.Level]slog.Level{
+		slog.LevelInfo: slog.LevelDebug,
+	})
+	sub, err := dialSubscriber(ctx, c.cfg.URL, c.cfg.Service+" consumer", c.cfg.Concurrency, logger)
+	if err != nil {
+		return nil // stopped before it began
+	}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: c.cfg.StopLimit}, logger)
+	if err != nil {
+		return err
+	}
+	handler := router.AddConsumerHandler(c.queue, c.queue, sub, c.cfg.Handlers.dispatch)
+	handler.AddMiddleware(c.setAside, c.count, c.retry, timeout(c.cfg.HandlerLimit), c.cfg.Handlers.decode(c.unknown))
+	handler.AddMiddleware(c.cfg.Middleware...)
+	closed := make(chan error, 1)
+	context.AfterFunc(ctx, func() { closed <- router.Close() })
+	go func() {
+		<-router.Running()
+		c.consuming.Store(true)
+	}()
+	err = router.Run(ctx)
+	c.consuming.Store(false)
+	switch {
+	case err != nil:
+		return fmt.Errorf("consume %s: %w", c.queue, err)
+	case ctx.Err() == nil:
+		return fmt.Errorf("consume %s: the subscription ended", c.queue)
+	}
+	if err := <-closed; err != nil {
+		return fmt.Errorf("consume %s: a handler outlasted the stop limit of %s: %w", c.queue, c.cfg.StopLimit, err)
+	}
+	if err := sub.Close(); err != nil {
+		c.cfg.Logger.Warn("consumer closed with an error", "queue", c.queue, "error", err)
+	}
+	return nil
+}
+
+// Ready returns nil while the consumer is subscribed and connected to the broker.
+func (c *Consumer) Ready() error {
+	if !c.consuming.Load() {
+		return fmt.Errorf("not consuming %s yet", c.queue)
+	}
+	return c.publisher.Ready()
+}
+
+func (c *Consumer) unknown(name string) {
+	c.metrics.unknown.WithLabelValues(c.queue).Inc()
+	c.cfg.Logger.Info("acked a message of a type that has no handler", "queue", c.queue, "type", name)
+}
+
+func (c *Consumer) count(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		started := time.Now()
+		_, err := next(msg)
+		if err == nil {
+			c.metrics.handled.WithLabelValues(c.queue).Observe(time.Since(started).Seconds())
+			c.log(msg).Debug("handled")
+		}
+		return nil, err
+	}
+}
+
+func (c *Consumer) log(msg *message.Message) *slog.Logger {
+	return c.cfg.Logger.With("queue", c.queue, "event", msg.Metadata.Get(events.Type), "message_id", msg.UUID,
+		"subject", msg.Metadata.Get(events.Subject), "correlation_id", msg.Metadata.Get(events.CorrelationID))
+}

@@ -1,0 +1,162 @@
+package broker
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"onceshop/pkg/events"
+	"onceshop/pkg/fault"
+)
+
+// What the broker or the protocol can carry. AMQP 0-9-1 gives short strings 255 bytes, and a message whose
+// headers don't fit a frame (131,072 bytes by RabbitMQ's default) closes the connection for all others.
+const (
+	MaxShort   = 255      // bytes of an id, a type, a header's name
+	MaxHeaders = 64 << 10 // bytes of all metadata
+	MaxBody    = 1 << 20  // bytes of a payload
+)
+
+// cloudEvents prefixes the headers of CloudEvents 1.0 in binary mode (AMQP Protocol Binding, 3.1).
+const cloudEvents = "cloudEvents:"
+
+// headerOf maps metadata to CloudEvents attributes and to extensions in CloudEvents' lower-case form.
+var headerOf = map[string]string{
+	events.Type:          cloudEvents + "type",
+	events.Source:        cloudEvents + "source",
+	events.Subject:       cloudEvents + "subject",
+	events.Time:          cloudEvents + "time",
+	events.CorrelationID: cloudEvents + "correlationid",
+	events.CausationID:   cloudEvents + "causationid",
+	events.Traceparent:   cloudEvents + "traceparent",
+}
+
+// Check returns nil if the broker can carry msg; otherwise a permanent error that says what is wrong. It
+// is called before a message is stored in an outbox, because one that the broker chokes on would take
+// the connection, and with it everybody else's messages, down each time it is tried.
+func Check(msg *message.Message) error {
+	if len(msg.Payload) > MaxBody {
+		return fault.AsPermanent(fmt.Errorf("message %s: body of %d bytes: at most %d", msg.UUID, len(msg.Payload), MaxBody))
+	}
+	short := map[string]string{"id": msg.UUID, events.Type: msg.Metadata.Get(events.Type)}
+	total := 0
+	for name, value := range msg.Metadata {
+		if strings.HasPrefix(name, "x-") || strings.HasPrefix(name, cloudEvents) {
+			return fault.AsPermanent(fmt.Errorf("message %s: metadata %q: the prefix is reserved", msg.UUID, name))
+		}
+		if name == "" || len(name) > MaxShort || !text(name) || !text(value) {
+			return fault.AsPermanent(fmt.Errorf("message %s: metadata %.40q: names of 1 to %d bytes and values must be UTF-8 without NUL", msg.UUID, name, MaxShort))
+		}
+		total += len(name) + len(value)
+	}
+	if total > MaxHeaders {
+		return fault.AsPermanent(fmt.Errorf("message %s: metadata of %d bytes: at most %d", msg.UUID, total, MaxHeaders))
+	}
+	for name, value := range short {
+		if value == "" || len(value) > MaxShort || !text(value) {
+			return fault.AsPermanent(fmt.Errorf("message %.40q: %s of %d bytes: 1 to %d, UTF-8 without NUL", msg.UUID, name, len(value), MaxShort))
+		}
+	}
+	if id := msg.Metadata.Get(events.CorrelationID); len(id) > MaxShort {
+		return fault.AsPermanent(fmt.Errorf("message %s: %s of %d bytes: at most %d", msg.UUID, events.CorrelationID, len(id), MaxShort))
+	}
+	return nil
+}
+
+func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
+
+// Marshaler turns Watermill messages into AMQP ones and back. It satisfies watermill-amqp's interface.
+// On the wire the body is the payload; the metadata that package events names is in the AMQP properties
+// and in CloudEvents headers, so that a consumer needs no Watermill; any other metadata is a header.
+type Marshaler struct{}
+
+// Marshal returns the persistent AMQP form of msg. It fails where Check does.
+func (Marshaler) Marshal(msg *message.Message) (amqp.Publishing, error) {
+	if err := Check(msg); err != nil {
+		return amqp.Publishing{}, err
+	}
+	return marshal(msg), nil
+}
+
+// marshal is Marshal for a message that the broker has already carried once.
+func marshal(msg *message.Message) amqp.Publishing {
+	headers := amqp.Table{cloudEvents + "specversion": "1.0", cloudEvents + "id": msg.UUID}
+	for name, value := range msg.Metadata {
+		if header, ok := headerOf[name]; ok {
+			name = header
+		}
+		headers[name] = value
+	}
+	occurred, _ := time.Parse(time.RFC3339Nano, msg.Metadata.Get(events.Time))
+	return amqp.Publishing{
+		Headers:       headers,
+		ContentType:   "application/json",
+		DeliveryMode:  amqp.Persistent,
+		MessageId:     msg.UUID,
+		Type:          msg.Metadata.Get(events.Type),
+		Timestamp:     occurred,
+		AppId:         appID(msg.Metadata.Get(events.Source)),
+		CorrelationId: msg.Metadata.Get(events.CorrelationID),
+		Body:          msg.Payload,
+	}
+}
+
+// appID is the last part of a source: "orders" of "/onceshop/orders".
+func appID(source string) string {
+	return source[strings.LastIndex(source, "/")+1:]
+}
+
+// errNoDelivery is for the empty delivery that amqp091 hands out when a queue was deleted.
+var errNoDelivery = errors.New("no message: the queue was deleted")
+
+// Unmarshal returns the Watermill form of a delivery. Headers of any AMQP type are taken, those that are no
+// strings as JSON. The broker's own (x-*) are left out: a quorum queue adds an integer x-delivery-count at
+// the first redelivery. A property wins over a header of the same meaning. The id, the type and the time
+// may be missing; a consumer decides what to do about that.
+func (Marshaler) Unmarshal(delivery amqp.Delivery) (*message.Message, error) {
+	if delivery.Acknowledger == nil {
+		return nil, errNoDelivery
+	}
+	msg := message.NewMessage(delivery.MessageId, delivery.Body)
+	for name, value := range delivery.Headers {
+		if !strings.HasPrefix(name, "x-") && !strings.HasPrefix(name, cloudEvents) {
+			msg.Metadata.Set(name, headerText(value))
+		}
+	}
+	for name, header := range headerOf {
+		if value, ok := delivery.Headers[header]; ok {
+			msg.Metadata.Set(name, headerText(value))
+		}
+	}
+	if id, ok := delivery.Headers[cloudEvents+"id"]; ok && msg.UUID == "" {
+		msg.UUID = headerText(id)
+	}
+	if delivery.Type != "" {
+		msg.Metadata.Set(events.Type, delivery.Type)
+	}
+	if delivery.CorrelationId != "" {
+		msg.Metadata.Set(events.CorrelationID, delivery.CorrelationId)
+	}
+	// The property has whole seconds only, so the CloudEvents header is better where there is one.
+	if msg.Metadata.Get(events.Time) == "" && !delivery.Timestamp.IsZero() {
+		msg.Metadata.Set(events.Time, delivery.Timestamp.UTC().Format(time.RFC3339Nano))
+	}
+	return msg, nil
+}
+
+func headerText(value any) string {
+	if s, ok := value.(string); ok {
+		return s
+	}
+	encoded, err := json.Marshal(value)
+	if err != nil {
+		return fmt.Sprint(value)
+	}
+	return string(encoded)
+}

@@ -1,0 +1,33 @@
+package broker
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Metrics count what consumers do. One set serves all consumers of a process.
+type Metrics struct {
+	handled  *prometheus.HistogramVec // queue
+	failures *prometheus.CounterVec   // queue, class
+	setAside *prometheus.CounterVec   // queue, to
+	unknown  *prometheus.CounterVec   // queue
+}
+
+// NewMetrics registers the metrics with registerer, or nowhere where it is nil.
+func NewMetrics(registerer prometheus.Registerer) *Metrics {
+	m := &Metrics{
+		handled: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "consumer_handled_seconds", Help: "Time to handle a message, with its quick tries.",
+		}, []string{"queue"}),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "consumer_failures_total", Help: "Tries that failed, by class: permanent, transient, outage.",
+		}, []string{"queue", "class"}),
+		setAside: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "consumer_set_aside_total", Help: "Messages moved to a retry queue or to the dead letters.",
+		}, []string{"queue", "to"}),
+		unknown: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "consumer_unknown_total", Help: "Messages of a type that has no handler, acked.",
+		}, []string{"queue"}),
+	}
+	if registerer != nil {
+		registerer.MustRegister(m.handled, m.failures, m.setAside, m.unknown)
+	}
+	return m
+}
