@@ -27,7 +27,8 @@ var (
 	ErrChannel = errors.New("the broker closed the channel")
 )
 
-var errNotConnected = fault.AsOutage(errors.New("not connected to the broker"))
+// ErrNotSent is the outage of a message that was not sent at all, such as for want of a connection.
+var ErrNotSent = fault.AsOutage(errors.New("not sent: no connection to the broker"))
 
 // PublisherConfig configures a Publisher. The zero value of each field but URL and Service is its default.
 type PublisherConfig struct {
@@ -185,7 +186,7 @@ func (p *Publisher) current() (*session, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.session == nil {
-		return nil, errNotConnected
+		return nil, ErrNotSent
 	}
 	return p.session, nil
 }

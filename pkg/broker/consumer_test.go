@@ -1,0 +1,195 @@
+package broker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"onceshop/pkg/broker"
+	"onceshop/pkg/broker/brokertest"
+	"onceshop/pkg/events"
+	"onceshop/pkg/fault"
+)
+
+// startConsumer runs billing's consumer of orders' events and returns it once it consumes. The function
+// returned stops it and returns Run's error.
+func startConsumer(t *testing.T, cfg broker.ConsumerConfig) (stop func() error) {
+	t.Helper()
+	cfg.Service, cfg.Source = "billing", "orders"
+	consumer, err := broker.NewConsumer(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- consumer.Run(ctx) }()
+	stop = sync.OnceValue(func() error { cancel(); return <-ended })
+	t.Cleanup(func() { _ = stop() })
+	require.Eventually(t, func() bool { return consumer.Ready() == nil }, 20*time.Second, 10*time.Millisecond)
+	return stop
+}
+
+func placed(id string) events.OrderPlaced {
+	return events.OrderPlaced{Order: events.Order{OrderID: id, Version: 1, Customer: "ada", Status: "placed", Lines: []events.OrderLine{}}}
+}
+
+// deliver sends an order's event straight to the exchange, as a producer without this package would.
+func deliver(t *testing.T, ch *amqp.Channel, change func(*amqp.Publishing)) {
+	t.Helper()
+	body, err := json.Marshal(placed(uuid.NewString()))
+	require.NoError(t, err)
+	msg := amqp.Publishing{MessageId: uuid.NewString(), Type: events.OrderPlacedV1, Body: body, DeliveryMode: amqp.Persistent}
+	if change != nil {
+		change(&msg)
+	}
+	require.NoError(t, ch.Publish("orders", events.OrderPlacedV1, false, false, msg))
+}
+
+// nextDeadLetter waits for a message in the consumer's dead letters.
+func nextDeadLetter(t *testing.T, ch *amqp.Channel) amqp.Delivery {
+	t.Helper()
+	var letter amqp.Delivery
+	require.Eventually(t, func() bool {
+		got, ok, err := ch.Get("billing.orders.dead-letters", true)
+		require.NoError(t, err)
+		letter = got
+		return ok
+	}, 20*time.Second, 20*time.Millisecond)
+	return letter
+}
+
+func TestConsumerSetsPoisonAside(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	handled := make(chan events.OrderPlaced, 1)
+	startConsumer(t, broker.ConsumerConfig{URL: url, Handlers: broker.NewHandlers(
+		broker.On(func(_ context.Context, event events.OrderPlaced) error { handled <- event; return nil }))})
+	ch := channel(t, url)
+	for _, poison := range []struct {
+		reason string
+		change func(*amqp.Publishing)
+	}{
+		{"no id", func(p *amqp.Publishing) { p.MessageId = "" }},
+		{"no type", func(p *amqp.Publishing) { p.Type = "" }},
+		{"invalid character", func(p *amqp.Publishing) { p.Body = []byte("<order/>") }},
+		{`missing field \"customer\"`, func(p *amqp.Publishing) { p.Body = []byte(`{"order_id":"1","version":1}`) }},
+		{"no handler for this version", func(p *amqp.Publishing) { p.Type = "orders.order_placed.v2" }},
+	} {
+		deliver(t, ch, poison.change)
+		letter := nextDeadLetter(t, ch)
+		require.Contains(t, fmt.Sprintf("%q", letter.Headers[broker.LastError]), poison.reason)
+		require.Equal(t, "billing.orders", letter.Headers[broker.OriginQueue])
+		require.Equal(t, "1", letter.Headers[broker.Attempts])
+	}
+	deliver(t, ch, func(p *amqp.Publishing) { p.Type = "orders.something_else.v1" })
+	deliver(t, ch, nil)
+	<-handled // those behind it are handled
+	_, ok, err := ch.Get("billing.orders.dead-letters", true)
+	require.NoError(t, err)
+	require.False(t, ok, "a type that nobody handles is acked")
+}
+
+func TestConsumerRetriesByClass(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	var calls atomic.Int32
+	var outcome atomic.Pointer[error]
+	fail := func(err error) { calls.Store(0); outcome.Store(&err) }
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{time.Second, 2 * time.Second},
+		Handlers: broker.NewHandlers(broker.On(func(context.Context, events.OrderPlaced) error {
+			calls.Add(1)
+			return *outcome.Load()
+		})),
+	})
+	ch := channel(t, url)
+
+	fail(fault.AsPermanent(errors.New("rule broken")))
+	deliver(t, ch, nil)
+	require.Equal(t, "rule broken", nextDeadLetter(t, ch).Headers[broker.LastError])
+	require.EqualValues(t, 1, calls.Load())
+
+	// Three deliveries of three tries each: from the queue, after a second, after two more.
+	fail(errors.New("lock timeout"))
+	started := time.Now()
+	deliver(t, ch, nil)
+	letter := nextDeadLetter(t, ch)
+	require.Equal(t, "lock timeout", letter.Headers[broker.LastError])
+	require.Equal(t, "3", letter.Headers[broker.Attempts])
+	require.EqualValues(t, 9, calls.Load())
+	require.GreaterOrEqual(t, time.Since(started), 3*time.Second)
+
+	// An outage is waited out, and counts nothing.
+	fail(fault.AsOutage(errors.New("database away")))
+	deliver(t, ch, nil)
+	require.Eventually(t, func() bool { return calls.Load() > 5 }, 20*time.Second, 10*time.Millisecond)
+	fail(nil)
+	require.Eventually(t, func() bool { return calls.Load() == 1 }, 20*time.Second, 10*time.Millisecond)
+}
+
+func TestConsumerStopHandlesNothingTwice(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	var mu sync.Mutex
+	begun, finished := map[string]int{}, 0
+	handlers := broker.NewHandlers(broker.On(func(ctx context.Context, event events.OrderPlaced) error {
+		mu.Lock()
+		begun[event.OrderID]++
+		mu.Unlock()
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		mu.Lock()
+		finished++
+		mu.Unlock()
+		return nil
+	}))
+	cfg := broker.ConsumerConfig{URL: url, Handlers: handlers}
+	stop := startConsumer(t, cfg)
+	ch := channel(t, url)
+	const messages, stops = 3000, 10
+	for range messages {
+		deliver(t, ch, nil)
+	}
+	for range stops {
+		mu.Lock()
+		target := len(begun) + messages/(stops+2)
+		mu.Unlock()
+		require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(begun) >= target }, 30*time.Second, time.Millisecond)
+		require.NoError(t, stop())
+		mu.Lock()
+		require.Len(t, begun, finished, "each handler that began has finished")
+		mu.Unlock()
+		stop = startConsumer(t, cfg)
+	}
+	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return finished >= messages }, 60*time.Second, 10*time.Millisecond)
+	for id, times := range begun {
+		require.Equal(t, 1, times, id)
+	}
+}
+
+func TestConsumerRefusesAQueueWithOtherArguments(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	_, err := channel(t, url).QueueDeclare("billing.orders", true, false, false, false, nil)
+	require.NoError(t, err)
+	consumer, err := broker.NewConsumer(broker.ConsumerConfig{
+		URL: url, Service: "billing", Source: "orders",
+		Handlers: broker.NewHandlers(broker.On(func(context.Context, events.OrderPlaced) error { return nil })),
+	})
+	require.NoError(t, err)
+	require.ErrorContains(t, consumer.Run(context.Background()), "queue billing.orders exists with other arguments")
+}
