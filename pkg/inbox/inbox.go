@@ -24,7 +24,6 @@ import (
 	"embed"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -38,13 +37,7 @@ import (
 var migrations embed.FS
 
 // Migrations are the inbox's table, for postgres.Migrate.
-func Migrations() postgres.Migrations {
-	sub, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return postgres.Migrations{Name: "inbox", FS: sub}
-}
+func Migrations() postgres.Migrations { return postgres.EmbeddedMigrations("inbox", migrations) }
 
 // Config configures an Inbox. The zero value of each optional field is its default.
 type Config struct {

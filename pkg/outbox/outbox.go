@@ -33,7 +33,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -49,13 +48,7 @@ import (
 var migrations embed.FS
 
 // Migrations are the outbox's tables, for postgres.Migrate.
-func Migrations() postgres.Migrations {
-	sub, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		panic(err) // the directory is embedded
-	}
-	return postgres.Migrations{Name: "outbox", FS: sub}
-}
+func Migrations() postgres.Migrations { return postgres.EmbeddedMigrations("outbox", migrations) }
 
 // Outbox writes events into the outbox table of one database. It is safe for concurrent use.
 type Outbox struct {

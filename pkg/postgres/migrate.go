@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"embed"
 	"fmt"
 	"io/fs"
 
@@ -15,6 +16,16 @@ import (
 type Migrations struct {
 	Name string
 	FS   fs.FS
+}
+
+// EmbeddedMigrations returns the set in the directory "migrations" of files. It panics if there is none,
+// which the compiler has seen to: the files are embedded.
+func EmbeddedMigrations(name string, files embed.FS) Migrations {
+	sub, err := fs.Sub(files, "migrations")
+	if err != nil {
+		panic(err)
+	}
+	return Migrations{Name: name, FS: sub}
 }
 
 // Migrate applies what is missing of each set, in the order given. It is safe when replicas start

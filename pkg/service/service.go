@@ -105,7 +105,8 @@ func (s Stages) Run(ctx context.Context) error {
 	for i, parts := range s {
 		cancels[i]()
 		for range parts {
-			if err := <-ended[i]; err != nil && first == nil {
+			// A part that was still starting may say that it was cancelled.
+			if err := <-ended[i]; err != nil && first == nil && !errors.Is(err, context.Canceled) {
 				first = err
 			}
 		}
