@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -157,6 +158,15 @@ func Body(r *http.Request, v any) error {
 		return NewProblem(http.StatusBadRequest, "", "the body is not what the OpenAPI document says: "+err.Error())
 	}
 	return nil
+}
+
+// Limit returns the query's limit, the length of a page. The document gives its bounds; its default is 100.
+func Limit(r *http.Request) int {
+	n, err := strconv.Atoi(r.URL.Query().Get("limit"))
+	if err != nil {
+		return 100
+	}
+	return n
 }
 
 var (

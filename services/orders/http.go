@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 
 	"onceshop/pkg/events"
 	"onceshop/pkg/httpapi"
@@ -108,7 +107,7 @@ func (s *Service) getOrders(w http.ResponseWriter, r *http.Request) error {
 	if after == "" {
 		after = "00000000-0000-0000-0000-000000000000"
 	}
-	found, err := manyOrders(r.Context(), s.db, readOrders, query.Get("customer"), after, limit(r))
+	found, err := manyOrders(r.Context(), s.db, readOrders, query.Get("customer"), after, httpapi.Limit(r))
 	if err != nil {
 		return err
 	}
@@ -182,7 +181,7 @@ func (s *Service) getProduct(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (s *Service) getProducts(w http.ResponseWriter, r *http.Request) error {
-	found, err := readPageOfProducts(r.Context(), s.db, r.URL.Query().Get("after"), limit(r))
+	found, err := readPageOfProducts(r.Context(), s.db, r.URL.Query().Get("after"), httpapi.Limit(r))
 	if err != nil {
 		return err
 	}
@@ -191,13 +190,4 @@ func (s *Service) getProducts(w http.ResponseWriter, r *http.Request) error {
 		page[i] = p.state()
 	}
 	return httpapi.WriteJSON(w, http.StatusOK, map[string]any{"products": page})
-}
-
-// limit is the length of a page; openapi.yaml gives its bounds and default.
-func limit(r *http.Request) int {
-	n, err := strconv.Atoi(r.URL.Query().Get("limit"))
-	if err != nil {
-		return 100
-	}
-	return n
 }

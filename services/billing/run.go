@@ -1,0 +1,115 @@
+package billing
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jmoiron/sqlx"
+
+	"onceshop/pkg/broker"
+	"onceshop/pkg/httpapi"
+	"onceshop/pkg/inbox"
+	"onceshop/pkg/outbox"
+	"onceshop/pkg/service"
+)
+
+// Config holds the settings of billing.
+type Config struct {
+	service.Config
+	DatabaseURL    service.URL `env:"DATABASE_URL,required,notEmpty"`
+	AMQPURL        service.URL `env:"AMQP_URL,required,notEmpty"`
+	RequiredQueues []string    `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
+	StripeURL      service.URL `env:"STRIPE_URL"`      // the payment provider
+	StripeKey      string      `env:"STRIPE_KEY"`      // its secret key
+}
+
+// DefaultConfig returns the settings that the environment need not name.
+func DefaultConfig() *Config {
+	return &Config{
+		Config:         service.Config{HTTPAddr: "127.0.0.1:8082", AdminAddr: "127.0.0.1:8092"},
+		RequiredQueues: []string{broker.Queue("orders", "billing")},
+		StripeURL:      "http://127.0.0.1:8084",
+		StripeKey:      "sk_test_development",
+	}
+}
+
+// Service does what HTTP requests and events ask for.
+type Service struct {
+	db     *sqlx.DB
+	logger *slog.Logger
+}
+
+// Run runs the service until ctx ends. While PostgreSQL or RabbitMQ is out of reach it waits for them; an
+// error means that it can't go on.
+func Run(ctx context.Context, cfg *Config, logger *slog.Logger) error {
+	admin := service.NewAdmin()
+	return service.Stages{
+		{func(ctx context.Context) error { return run(ctx, cfg, admin, logger) }},
+		{func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.AdminAddr), admin) }},
+	}.Run(ctx)
+}
+
+func run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Logger) error {
+	db, err := service.OpenDatabase(ctx, "billing", cfg.DatabaseURL, admin, logger,
+		outbox.Migrations(), inbox.Migrations(), schema())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	box, err := outbox.New(db, "/onceshop/billing")
+	if err != nil {
+		return err
+	}
+	billing := &Service{db: db, logger: logger}
+	executor := &executor{
+		db: db, box: box, provider: newProvider(string(cfg.StripeURL), cfg.StripeKey), logger: logger,
+		wake: make(chan struct{}, 1),
+	}
+	once, err := inbox.New(inbox.Config{
+		Consumer: broker.Queue("billing", "orders"),
+		InTx: func(ctx context.Context, fn func(tx *sqlx.Tx) error) error {
+			defer executor.woken()
+			return box.InTx(ctx, fn)
+		},
+		Registerer: admin.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	api, err := billing.handler(logger)
+	if err != nil {
+		return err
+	}
+	consumer, err := broker.NewConsumer(broker.ConsumerConfig{
+		URL: string(cfg.AMQPURL), Service: "billing", Source: "orders", Handlers: billing.handlers(),
+		Middleware: []message.HandlerMiddleware{once.Middleware},
+		Ping:       db.PingContext, Logger: logger, Metrics: broker.NewMetrics(admin.Registry),
+	})
+	if err != nil {
+		return err
+	}
+	publisher, err := broker.NewPublisher(broker.PublisherConfig{
+		URL: string(cfg.AMQPURL), Service: "billing", RequiredQueues: cfg.RequiredQueues, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	relay, err := outbox.NewRelay(outbox.RelayConfig{
+		Outbox: box, URL: string(cfg.DatabaseURL), Publisher: publisher, Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	admin.Check("consumer", func(context.Context) error { return consumer.Ready() })
+	admin.Started()
+	return service.Stages{
+		{
+			func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api) },
+			consumer.Run,
+		},
+		{executor.Run},
+		{relay.Run},
+		{publisher.Run},
+	}.Run(ctx)
+}

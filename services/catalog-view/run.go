@@ -1,0 +1,70 @@
+package catalogview
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/jmoiron/sqlx"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"onceshop/pkg/broker"
+	"onceshop/pkg/httpapi"
+	"onceshop/pkg/service"
+)
+
+// Config holds the settings of catalog-view.
+type Config struct {
+	service.Config
+	DatabaseURL service.URL `env:"DATABASE_URL,required,notEmpty"`
+	AMQPURL     service.URL `env:"AMQP_URL,required,notEmpty"`
+}
+
+// DefaultConfig returns the settings that the environment need not name.
+func DefaultConfig() *Config {
+	return &Config{Config: service.Config{HTTPAddr: "127.0.0.1:8083", AdminAddr: "127.0.0.1:8093"}}
+}
+
+// Service does what HTTP requests and events ask for.
+type Service struct {
+	db    *sqlx.DB
+	stale prometheus.Counter
+}
+
+// Run runs the service until ctx ends. While PostgreSQL or RabbitMQ is out of reach it waits for them; an
+// error means that it can't go on.
+func Run(ctx context.Context, cfg *Config, logger *slog.Logger) error {
+	admin := service.NewAdmin()
+	return service.Stages{
+		{func(ctx context.Context) error { return run(ctx, cfg, admin, logger) }},
+		{func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.AdminAddr), admin) }},
+	}.Run(ctx)
+}
+
+func run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Logger) error {
+	db, err := service.OpenDatabase(ctx, "catalog-view", cfg.DatabaseURL, admin, logger, schema())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = db.Close() }()
+	view := &Service{db: db, stale: prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "view_stale_events_total", Help: "Events whose version the view had, or had passed.",
+	})}
+	admin.Registry.MustRegister(view.stale)
+	api, err := view.handler(logger)
+	if err != nil {
+		return err
+	}
+	consumer, err := broker.NewConsumer(broker.ConsumerConfig{
+		URL: string(cfg.AMQPURL), Service: "catalog-view", Source: "orders", Handlers: view.handlers(),
+		Ping: db.PingContext, Logger: logger, Metrics: broker.NewMetrics(admin.Registry),
+	})
+	if err != nil {
+		return err
+	}
+	admin.Check("consumer", func(context.Context) error { return consumer.Ready() })
+	admin.Started()
+	return service.Stages{{
+		func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api) },
+		consumer.Run,
+	}}.Run(ctx)
+}
