@@ -66,6 +66,24 @@ func (c *connection) cut() {
 	_ = c.CloseDeadline(time.Now().Add(time.Second))
 }
 
+// Ping returns nil if the broker at url takes connections and the credentials.
+func Ping(ctx context.Context, url string) error {
+	answered := make(chan error, 1)
+	go func() {
+		conn, err := dial(url, "ping")
+		if err == nil {
+			err = conn.Close()
+		}
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // refused says whether the broker answered and turned us away for good: wrong credentials, or a
 // declaration that contradicts what exists. Anything else may pass.
 func refused(err error) bool {

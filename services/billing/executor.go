@@ -15,7 +15,7 @@ import (
 
 const (
 	executors    = 8                      // payments worked on at a time
-	leaseLimit   = 30 * time.Second       // more than a call of the provider and two transactions
+	leaseLimit   = 10 * time.Second       // more than a call of the provider, and how long a dead executor's payments wait
 	executorPoll = 500 * time.Millisecond // when nobody wakes it: a lease has ended, another replica has written
 	recordLimit  = 10 * time.Second       // for noting an outcome once the service stops
 )

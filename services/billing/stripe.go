@@ -12,7 +12,7 @@ import (
 )
 
 // providerTimeout bounds one call of the provider. It is well below the lease of a payment.
-const providerTimeout = 8 * time.Second
+const providerTimeout = 4 * time.Second
 
 // intentStatus is what became of an intent to pay, of Stripe's statuses those that we act on.
 type intentStatus string
@@ -130,7 +130,6 @@ var errNoRefund = errors.New("no refund yet")
 func (p *provider) refund(ctx context.Context, payment *Payment) (string, error) {
 	params := &stripe.RefundCreateParams{PaymentIntent: stripe.String(payment.intentID)}
 	params.SetIdempotencyKey("refund-" + payment.id)
-	params.AddMetadata("order_id", payment.orderID)
 	made, err := p.client.V1Refunds.Create(ctx, params)
 	if err != nil {
 		return "", fmt.Errorf("refund payment intent %s: %w", payment.intentID, err)

@@ -3,6 +3,7 @@
 package management
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -39,13 +40,22 @@ func New(address string) (*Client, error) {
 	return &Client{hole}, nil
 }
 
-// Ping returns nil if the API answers and takes the credentials.
-func (c *Client) Ping() error {
-	_, err := c.hole.Overview()
-	if err != nil {
-		return fmt.Errorf("management API: %w", err)
+// Ping returns nil if the API answers and takes the credentials, within ctx's time.
+func (c *Client) Ping(ctx context.Context) error {
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.hole.Overview()
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		if err != nil {
+			return fmt.Errorf("management API: %w", err)
+		}
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("management API: %w", ctx.Err())
 	}
-	return nil
 }
 
 // PutVHost creates the virtual host unless it exists.
@@ -80,6 +90,7 @@ type Queue struct {
 	Name    string
 	Ready   int // waiting to be delivered
 	Unacked int // delivered, not yet acked
+	Durable bool
 }
 
 // Queues lists the queues of the virtual host.
@@ -90,7 +101,7 @@ func (c *Client) Queues(vhost string) ([]Queue, error) {
 	}
 	queues := make([]Queue, len(infos))
 	for i, info := range infos {
-		queues[i] = Queue{Name: info.Name, Ready: info.MessagesReady, Unacked: info.MessagesUnacknowledged}
+		queues[i] = Queue{Name: info.Name, Ready: info.MessagesReady, Unacked: info.MessagesUnacknowledged, Durable: info.Durable}
 	}
 	return queues, nil
 }
