@@ -24,7 +24,7 @@ import (
 	"onceshop/pkg/postgres"
 )
 
-var binaries string //nolint:gochecknoglobals // built once, in TestMain
+var binaries string
 
 func TestMain(m *testing.M) {
 	dir, err := harness.Build()

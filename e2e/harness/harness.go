@@ -89,7 +89,7 @@ func Stack(t testing.TB) stack.Stack {
 }
 
 // limit bounds whatever a test waits for; it is generous, for machines are busy.
-const limit = 2 * time.Minute
+const limit = 3 * time.Minute
 
 // Context returns a context that ends with the test, or after the limit.
 func (s *Shop) Context() context.Context {

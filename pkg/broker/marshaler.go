@@ -26,15 +26,34 @@ const (
 // cloudEvents prefixes the headers of CloudEvents 1.0 in binary mode (AMQP Protocol Binding, 3.1).
 const cloudEvents = "cloudEvents:"
 
-// headerOf maps metadata to CloudEvents attributes and to extensions in CloudEvents' lower-case form.
-var headerOf = map[string]string{
-	events.Type:          cloudEvents + "type",
-	events.Source:        cloudEvents + "source",
-	events.Subject:       cloudEvents + "subject",
-	events.Time:          cloudEvents + "time",
-	events.CorrelationID: cloudEvents + "correlationid",
-	events.CausationID:   cloudEvents + "causationid",
-	events.Traceparent:   cloudEvents + "traceparent",
+// headerOf returns the header that carries a piece of metadata: a CloudEvents attribute, or extension in
+// CloudEvents' lower-case form, for those that package events names.
+func headerOf(name string) string {
+	switch name {
+	case events.Type, events.Source, events.Subject, events.Time, events.Traceparent:
+		return cloudEvents + name
+	case events.CorrelationID:
+		return cloudEvents + "correlationid"
+	case events.CausationID:
+		return cloudEvents + "causationid"
+	}
+	return name
+}
+
+// metadataOf returns the metadata that a header carries, the opposite of headerOf; "" for what is not kept.
+func metadataOf(header string) string {
+	switch {
+	case strings.HasPrefix(header, "x-"), header == cloudEvents+"id", header == cloudEvents+"specversion":
+		return ""
+	case header == cloudEvents+"correlationid":
+		return events.CorrelationID
+	case header == cloudEvents+"causationid":
+		return events.CausationID
+	}
+	if name := strings.TrimPrefix(header, cloudEvents); headerOf(name) == header {
+		return name
+	}
+	return header
 }
 
 // Check returns nil if the broker can carry msg; otherwise a permanent error that says what is wrong. It
@@ -88,10 +107,7 @@ func (Marshaler) Marshal(msg *message.Message) (amqp.Publishing, error) {
 func marshal(msg *message.Message) amqp.Publishing {
 	headers := amqp.Table{cloudEvents + "specversion": "1.0", cloudEvents + "id": msg.UUID}
 	for name, value := range msg.Metadata {
-		if header, ok := headerOf[name]; ok {
-			name = header
-		}
-		headers[name] = value
+		headers[headerOf(name)] = value
 	}
 	occurred, _ := time.Parse(time.RFC3339Nano, msg.Metadata.Get(events.Time))
 	return amqp.Publishing{
@@ -124,13 +140,8 @@ func (Marshaler) Unmarshal(delivery amqp.Delivery) (*message.Message, error) {
 		return nil, errNoDelivery
 	}
 	msg := message.NewMessage(delivery.MessageId, delivery.Body)
-	for name, value := range delivery.Headers {
-		if !strings.HasPrefix(name, "x-") && !strings.HasPrefix(name, cloudEvents) {
-			msg.Metadata.Set(name, headerText(value))
-		}
-	}
-	for name, header := range headerOf {
-		if value, ok := delivery.Headers[header]; ok {
+	for header, value := range delivery.Headers {
+		if name := metadataOf(header); name != "" {
 			msg.Metadata.Set(name, headerText(value))
 		}
 	}

@@ -144,8 +144,10 @@ func Stopping(ctx context.Context) <-chan struct{} {
 // than for each subscription.
 type noTopology struct{}
 
+// BuildTopology does nothing.
 func (noTopology) BuildTopology(*amqp.Channel, string, string, wamqp.Config, watermill.LoggerAdapter) error {
 	return nil
 }
 
+// ExchangeDeclare does nothing.
 func (noTopology) ExchangeDeclare(*amqp.Channel, string, wamqp.Config) error { return nil }

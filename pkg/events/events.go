@@ -96,8 +96,7 @@ func requireFields(text []byte, t reflect.Type, path string) error {
 }
 
 func requireEach(fields map[string]json.RawMessage, text []byte, t reflect.Type, path string) error {
-	for i := range t.NumField() {
-		field := t.Field(i)
+	for field := range t.Fields() {
 		if field.Anonymous {
 			if err := requireFields(text, field.Type, path); err != nil {
 				return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -52,9 +53,7 @@ func newShop(t *testing.T) *shop {
 func (s *shop) declare(t *testing.T, arguments amqp.Table) {
 	t.Helper()
 	all := amqp.Table{"x-queue-type": "quorum"}
-	for name, value := range arguments {
-		all[name] = value
-	}
+	maps.Copy(all, arguments)
 	_, err := s.ch.QueueDeclare(queue, true, false, false, false, all)
 	require.NoError(t, err)
 	require.NoError(t, s.ch.QueueBind(queue, "orders.#", "orders", false, nil))

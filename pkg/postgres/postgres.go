@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"time"
@@ -75,7 +76,7 @@ func ConnConfig(cfg Config) (*pgx.ConnConfig, error) {
 	conn.DialFunc = (&net.Dialer{Timeout: conn.ConnectTimeout, KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3,
 	}}).DialContext
-	for name, value := range map[string]string{
+	maps.Copy(conn.RuntimeParams, map[string]string{
 		"application_name":                    cfg.ApplicationName,
 		"statement_timeout":                   milliseconds(cfg.StatementLimit),
 		"lock_timeout":                        milliseconds(cfg.LockLimit),
@@ -83,9 +84,7 @@ func ConnConfig(cfg Config) (*pgx.ConnConfig, error) {
 		"tcp_keepalives_idle":                 "10",
 		"tcp_keepalives_interval":             "5",
 		"tcp_keepalives_count":                "3",
-	} {
-		conn.RuntimeParams[name] = value
-	}
+	})
 	return conn, nil
 }
 

@@ -42,9 +42,9 @@ func newProvider(url, key string) *provider {
 	backend := stripe.GetBackendWithConfig(stripe.APIBackend, &stripe.BackendConfig{
 		URL:               stripe.String(strings.TrimSuffix(url, "/")),
 		HTTPClient:        &http.Client{Timeout: providerTimeout},
-		MaxNetworkRetries: stripe.Int64(0), // the executor decides when to call again, and what
+		MaxNetworkRetries: new(int64(0)), // the executor decides when to call again, and what
 		LeveledLogger:     &stripe.LeveledLogger{Level: stripe.LevelNull},
-		EnableTelemetry:   stripe.Bool(false),
+		EnableTelemetry:   new(false),
 	})
 	return &provider{stripe.NewClient(key, stripe.WithBackends(&stripe.Backends{API: backend}))}
 }
@@ -54,7 +54,7 @@ func newProvider(url, key string) *provider {
 // take, such as for an unknown payment method, is a declined intent without an id, and no error.
 func (p *provider) create(ctx context.Context, payment *Payment) (intent, error) {
 	params := &stripe.PaymentIntentCreateParams{
-		Amount:             stripe.Int64(payment.amount.Amount),
+		Amount:             &payment.amount.Amount,
 		Currency:           stripe.String(strings.ToLower(payment.amount.Currency)),
 		PaymentMethod:      stripe.String(payment.method),
 		PaymentMethodTypes: stripe.StringSlice([]string{"card"}),

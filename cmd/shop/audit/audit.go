@@ -62,7 +62,7 @@ func Run(ctx context.Context, shop setup.Shop, wait time.Duration) (Report, erro
 
 func (s *state) quiet() bool {
 	for what, n := range s.pending {
-		if n > 0 && !slices.Contains(rejects, kindOf(what)) {
+		if n > 0 && !waitsForOperator(what) {
 			return false
 		}
 	}

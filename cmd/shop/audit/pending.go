@@ -5,8 +5,11 @@ import (
 	"strings"
 )
 
-// rejects are kinds of queues whose messages stay until an operator acts: waiting for them is in vain.
-var rejects = []string{"dead letters", "unrouted"}
+// waitsForOperator says of what can be under way that it stays until an operator acts.
+func waitsForOperator(what string) bool {
+	kind := kindOf(what)
+	return kind == "dead letters" || kind == "unrouted"
+}
 
 // kindOf sorts what can be under way into the invariants that speak of it.
 func kindOf(what string) string {

@@ -73,6 +73,8 @@ type account struct {
 	Currency string `db:"currency"`
 }
 
+func (a account) String() string { return a.Customer + ", " + a.Currency }
+
 // open connects to the four databases as the auditor, who may read everything and change nothing.
 func open(shop setup.Shop) (map[string]*sqlx.DB, error) {
 	databases := map[string]*sqlx.DB{}
