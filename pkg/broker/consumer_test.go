@@ -136,45 +136,75 @@ func TestConsumerRetriesByClass(t *testing.T) {
 	require.Eventually(t, func() bool { return calls.Load() == 1 }, 20*time.Second, 10*time.Millisecond)
 }
 
+func TestEachTryHasItsOwnTime(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	var calls atomic.Int32
+	second := make(chan error, 1)
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, HandlerLimit: 100 * time.Millisecond,
+		Handlers: broker.NewHandlers(broker.On(func(ctx context.Context, _ events.OrderPlaced) error {
+			if calls.Add(1) == 1 {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			second <- ctx.Err()
+			return nil
+		})),
+	})
+	deliver(t, channel(t, url), nil)
+	require.NoError(t, <-second)
+}
+
 func TestConsumerStopHandlesNothingTwice(t *testing.T) {
 	t.Parallel()
+	for name, takes := range map[string]time.Duration{"a handler that takes a while": time.Millisecond, "a handler that does nothing": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			stopUnderLoad(t, 3000, 20, takes)
+		})
+	}
+}
+
+// stopUnderLoad stops and starts a consumer while it has messages to handle, which take some time each.
+func stopUnderLoad(t *testing.T, messages, stops int, takes time.Duration) {
+	t.Helper()
 	url := brokertest.VHost(t)
 	startPublisher(t, broker.PublisherConfig{URL: url})
 	var mu sync.Mutex
 	begun, finished := map[string]int{}, 0
-	handlers := broker.NewHandlers(broker.On(func(ctx context.Context, event events.OrderPlaced) error {
+	count := func() int { mu.Lock(); defer mu.Unlock(); return len(begun) }
+	cfg := broker.ConsumerConfig{URL: url, Handlers: broker.NewHandlers(broker.On(func(ctx context.Context, event events.OrderPlaced) error {
 		mu.Lock()
 		begun[event.OrderID]++
 		mu.Unlock()
-		select {
-		case <-time.After(time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
+		if takes > 0 {
+			select {
+			case <-time.After(takes):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
 		}
 		mu.Lock()
 		finished++
 		mu.Unlock()
 		return nil
-	}))
-	cfg := broker.ConsumerConfig{URL: url, Handlers: handlers}
+	}))}
 	stop := startConsumer(t, cfg)
 	ch := channel(t, url)
-	const messages, stops = 3000, 10
 	for range messages {
 		deliver(t, ch, nil)
 	}
 	for range stops {
-		mu.Lock()
-		target := len(begun) + messages/(stops+2)
-		mu.Unlock()
-		require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(begun) >= target }, 30*time.Second, time.Millisecond)
+		target := count() + messages/(2*stops)
+		require.Eventually(t, func() bool { return count() >= min(target, messages) }, 30*time.Second, time.Millisecond)
 		require.NoError(t, stop())
-		mu.Lock()
-		require.Len(t, begun, finished, "each handler that began has finished")
-		mu.Unlock()
+		require.Equal(t, count(), finished, "each handler that began has finished")
 		stop = startConsumer(t, cfg)
 	}
-	require.Eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return finished >= messages }, 60*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return count() == messages }, time.Minute, 10*time.Millisecond)
+	require.NoError(t, stop())
 	for id, times := range begun {
 		require.Equal(t, 1, times, id)
 	}
