@@ -40,17 +40,8 @@ func newUp(o *options) *cobra.Command {
 				fmt.Printf("%-13s %s   log %s\n", service, running.URL(service), running.Log(service))
 			}
 			fmt.Println("Ctrl-C stops the shop")
-			select {
-			case <-cmd.Context().Done():
-			case <-running.Ended(setup.Orders):
-			case <-running.Ended(setup.Billing):
-			case <-running.Ended(setup.CatalogView):
-			case <-running.Ended(setup.Provider):
-			}
-			if cmd.Context().Err() == nil {
-				return errors.Join(errors.New("a service ended by itself; see its log"), stopAll(running))
-			}
-			return stopAll(running)
+			err = running.Watch(cmd.Context())
+			return errors.Join(err, stopAll(running))
 		},
 	}
 	command.Flags().StringVar(&logs, "logs", "", "the directory of the services' logs (default: a temporary one)")

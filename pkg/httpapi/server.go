@@ -13,8 +13,9 @@ import (
 const stopTimeout = 15 * time.Second
 
 // Serve serves handler at addr until ctx ends; then it takes no new requests, lets those under way finish
-// within 15 seconds, and returns nil. It returns an error if it can't listen.
-func Serve(ctx context.Context, addr string, handler http.Handler) error {
+// within 15 seconds, and returns nil. It calls listening once connections are taken, and returns an error
+// if it can't listen.
+func Serve(ctx context.Context, addr string, handler http.Handler, listening func()) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -26,6 +27,7 @@ func Serve(ctx context.Context, addr string, handler http.Handler) error {
 		WriteTimeout:      30 * time.Second,
 		IdleTimeout:       60 * time.Second,
 	}
+	listening()
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	select {

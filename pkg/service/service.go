@@ -15,10 +15,13 @@ import (
 	"time"
 
 	"github.com/mattn/go-isatty"
+
+	"onceshop/pkg/httpapi"
 )
 
 // Main is a service's main function. It reads cfg from the environment, on top of the defaults it holds,
-// and calls run with a context that ends at SIGTERM or SIGINT. The process exits with
+// opens the admin listener, and calls run with a context that ends at SIGTERM or SIGINT. The process exits
+// with
 //
 //	0  when run returns nil,
 //	1  when run returns an error, which is logged,
@@ -26,7 +29,7 @@ import (
 //
 // A second signal ends the process at once. Called as "<program> healthcheck", it asks the running service
 // whether it is ready, and exits with 0 or 1.
-func Main(name string, cfg interface{ base() *Config }, run func(context.Context, *slog.Logger) error) {
+func Main(name string, cfg interface{ base() *Config }, run func(context.Context, *Admin, *slog.Logger) error) {
 	if err := load(cfg); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(2)
@@ -44,11 +47,31 @@ func Main(name string, cfg interface{ base() *Config }, run func(context.Context
 		logger.Info("stopping")
 		stop()
 	})
-	if err := run(ctx, logger); err != nil {
+	err := Serve(ctx, cfg.base().AdminAddr, func(ctx context.Context, admin *Admin) error { return run(ctx, admin, logger) })
+	if err != nil {
 		logger.Error("stopped", "error", err)
 		os.Exit(1)
 	}
 	logger.Info("stopped")
+}
+
+// Serve calls run, with the admin listener at addr beside it: it is there before run is called, and until
+// after it has returned.
+func Serve(ctx context.Context, addr Address, run func(context.Context, *Admin) error) error {
+	admin, listening := NewAdmin(), make(chan struct{})
+	return Stages{
+		{func(ctx context.Context) error {
+			select {
+			case <-listening:
+				return run(ctx, admin)
+			case <-ctx.Done():
+				return nil
+			}
+		}},
+		{func(ctx context.Context) error {
+			return httpapi.Serve(ctx, string(addr), admin, func() { close(listening) })
+		}},
+	}.Run(ctx)
 }
 
 func healthcheck(addr string) error {

@@ -42,15 +42,7 @@ type Service struct {
 
 // Run runs the service until ctx ends. While PostgreSQL or RabbitMQ is out of reach it waits for them; an
 // error means that it can't go on.
-func Run(ctx context.Context, cfg *Config, logger *slog.Logger) error {
-	admin := service.NewAdmin()
-	return service.Stages{
-		{func(ctx context.Context) error { return run(ctx, cfg, admin, logger) }},
-		{func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.AdminAddr), admin) }},
-	}.Run(ctx)
-}
-
-func run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Logger) error {
+func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Logger) error {
 	db, err := service.OpenDatabase(ctx, "billing", cfg.DatabaseURL, admin, logger,
 		outbox.Migrations(), inbox.Migrations(), schema())
 	if err != nil {
@@ -102,10 +94,9 @@ func run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 		return err
 	}
 	admin.Check("consumer", func(context.Context) error { return consumer.Ready() })
-	admin.Started()
 	return service.Stages{
 		{
-			func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api) },
+			func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api, admin.Started) },
 			consumer.Run,
 		},
 		{executor.Run},

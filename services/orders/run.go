@@ -31,15 +31,7 @@ func DefaultConfig() *Config {
 
 // Run runs the service until ctx ends. While PostgreSQL or RabbitMQ is out of reach it waits for them; an
 // error means that it can't go on.
-func Run(ctx context.Context, cfg *Config, logger *slog.Logger) error {
-	admin := service.NewAdmin()
-	return service.Stages{
-		{func(ctx context.Context) error { return run(ctx, cfg, admin, logger) }},
-		{func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.AdminAddr), admin) }},
-	}.Run(ctx)
-}
-
-func run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Logger) error {
+func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Logger) error {
 	db, err := service.OpenDatabase(ctx, "orders", cfg.DatabaseURL, admin, logger, outbox.Migrations(), schema())
 	if err != nil {
 		return err
@@ -74,10 +66,9 @@ func run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 		return err
 	}
 	// The outbox is there so that orders can be taken without the broker, so readiness doesn't ask for it.
-	admin.Started()
 	return service.Stages{
 		{
-			func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api) },
+			func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api, admin.Started) },
 			func(ctx context.Context) error { return orders.CancelOverdue(ctx, cfg.PlacedLimit) },
 			consumer.Run,
 		},

@@ -40,36 +40,37 @@ type process struct {
 }
 
 // New returns a shop whose services are not started yet. The binaries are those in dir, and logs go to
-// files in the directory logs. With fixed, services listen on the ports of their defaults, otherwise on
-// free ones.
+// files in the directory logs. With fixed, services listen on the ports of their defaults, which must be
+// free; otherwise on any that are.
 func New(shop setup.Shop, dir, logs string, fixed bool) (*Shop, error) {
 	s := &Shop{
 		Shop: shop, dir: dir, logs: logs, addresses: map[string]addresses{}, environ: map[string][]string{},
 		processes: map[string]*process{},
 	}
 	for i, service := range setup.Services() {
-		a := addresses{fmt.Sprintf("127.0.0.1:%d", 8081+i), fmt.Sprintf("127.0.0.1:%d", 8091+i)}
-		if !fixed {
-			var err error
-			if a, err = freeAddresses(); err != nil {
-				return nil, err
-			}
+		a := addresses{"127.0.0.1:0", "127.0.0.1:0"}
+		if fixed {
+			a = addresses{fmt.Sprintf("127.0.0.1:%d", 8081+i), fmt.Sprintf("127.0.0.1:%d", 8091+i)}
+		}
+		if err := a.reserve(); err != nil {
+			return nil, fmt.Errorf("%w: is another shop running?", err)
 		}
 		s.addresses[service] = a
 	}
 	return s, nil
 }
 
-func freeAddresses() (a addresses, err error) {
+// reserve finds out that the addresses are free, and puts free ports in place of 0.
+func (a *addresses) reserve() error {
 	for _, address := range []*string{&a.http, &a.admin} {
-		listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
+		listener, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", *address)
 		if err != nil {
-			return a, err
+			return err
 		}
 		defer func() { _ = listener.Close() }()
 		*address = listener.Addr().String()
 	}
-	return a, nil
+	return nil
 }
 
 // Set adds settings, NAME=value, to those that the service is started with; they win.
@@ -235,5 +236,20 @@ func (s *Shop) StopAll(ctx context.Context) error {
 	return first
 }
 
-// Ended returns a channel that is closed when the service's process ends.
-func (s *Shop) Ended(service string) <-chan struct{} { return s.running(service).ended }
+// Watch returns nil when ctx ends, or an error that names the first service that ends before.
+func (s *Shop) Watch(ctx context.Context) error {
+	ended := make(chan string, len(setup.Services()))
+	for _, service := range setup.Services() {
+		running := s.running(service)
+		go func() {
+			<-running.ended
+			ended <- service
+		}()
+	}
+	select {
+	case <-ctx.Done():
+		return nil
+	case service := <-ended:
+		return fmt.Errorf("%s ended by itself, see %s", service, s.Log(service))
+	}
+}

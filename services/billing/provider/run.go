@@ -23,20 +23,11 @@ func DefaultConfig() *Config {
 
 // Run runs the provider until ctx ends. While PostgreSQL is out of reach it waits; an error means that it
 // can't go on.
-func Run(ctx context.Context, cfg *Config, logger *slog.Logger) error {
-	admin := service.NewAdmin()
-	return service.Stages{
-		{func(ctx context.Context) error { return run(ctx, cfg, admin, logger) }},
-		{func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.AdminAddr), admin) }},
-	}.Run(ctx)
-}
-
-func run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Logger) error {
+func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Logger) error {
 	db, err := service.OpenDatabase(ctx, "provider", cfg.DatabaseURL, admin, logger, Migrations())
 	if err != nil {
 		return err
 	}
 	defer func() { _ = db.Close() }()
-	admin.Started()
-	return httpapi.Serve(ctx, string(cfg.HTTPAddr), NewHandler(db, cfg.Latency, logger))
+	return httpapi.Serve(ctx, string(cfg.HTTPAddr), NewHandler(db, cfg.Latency, logger), admin.Started)
 }

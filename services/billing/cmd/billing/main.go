@@ -11,7 +11,7 @@ import (
 
 func main() {
 	cfg := billing.DefaultConfig()
-	service.Main("billing", cfg, func(ctx context.Context, logger *slog.Logger) error {
-		return billing.Run(ctx, cfg, logger)
+	service.Main("billing", cfg, func(ctx context.Context, admin *service.Admin, logger *slog.Logger) error {
+		return billing.Run(ctx, cfg, admin, logger)
 	})
 }

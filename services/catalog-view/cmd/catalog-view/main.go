@@ -11,7 +11,7 @@ import (
 
 func main() {
 	cfg := catalogview.DefaultConfig()
-	service.Main("catalog-view", cfg, func(ctx context.Context, logger *slog.Logger) error {
-		return catalogview.Run(ctx, cfg, logger)
+	service.Main("catalog-view", cfg, func(ctx context.Context, admin *service.Admin, logger *slog.Logger) error {
+		return catalogview.Run(ctx, cfg, admin, logger)
 	})
 }

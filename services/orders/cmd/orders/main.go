@@ -11,7 +11,7 @@ import (
 
 func main() {
 	cfg := orders.DefaultConfig()
-	service.Main("orders", cfg, func(ctx context.Context, logger *slog.Logger) error {
-		return orders.Run(ctx, cfg, logger)
+	service.Main("orders", cfg, func(ctx context.Context, admin *service.Admin, logger *slog.Logger) error {
+		return orders.Run(ctx, cfg, admin, logger)
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 func main() {
 	cfg := provider.DefaultConfig()
-	service.Main("provider", cfg, func(ctx context.Context, logger *slog.Logger) error {
-		return provider.Run(ctx, cfg, logger)
+	service.Main("provider", cfg, func(ctx context.Context, admin *service.Admin, logger *slog.Logger) error {
+		return provider.Run(ctx, cfg, admin, logger)
 	})
 }
