@@ -67,6 +67,7 @@ func TestClassOfAnError(t *testing.T) {
 		{"end of file", io.EOF, fault.Outage},
 		{"unexpected end of file", io.ErrUnexpectedEOF, fault.Outage},
 		{"connection closed", net.ErrClosed, fault.Outage},
+		{"connection that pgx closed", fmt.Errorf("commit: %w", pgconn.ErrConnClosed), fault.Outage},
 		{"connection reset", reset, fault.Outage},
 		{"a read that takes too long", slow, fault.Transient},
 
@@ -136,7 +137,7 @@ func TestConnectionThatIsCutIsAnOutageToWhateverUsesIt(t *testing.T) {
 	db := postgrestest.New(t)
 	execute := func(tx *sqlx.Tx) error { _, err := tx.ExecContext(t.Context(), `SELECT 1`); return err }
 	query := func(tx *sqlx.Tx) error { var n int; return tx.GetContext(t.Context(), &n, `SELECT 1`) }
-	for _, uses := range [][]func(*sqlx.Tx) error{{execute, execute}, {query, query}, {(*sqlx.Tx).Commit}} {
+	for _, uses := range [][]func(*sqlx.Tx) error{{execute, execute}, {query, query}, {(*sqlx.Tx).Commit}, {execute, (*sqlx.Tx).Commit}} {
 		tx, err := db.BeginTxx(t.Context(), nil)
 		require.NoError(t, err)
 		var pid int

@@ -97,6 +97,7 @@ func TestBadRequestIsAProblem(t *testing.T) {
 		{"/orders/1", 400, "id"},
 		{"/best-sellers?limit=1001", 400, "limit"},
 		{"/nothing", 404, ""},
+		{"/orders", 404, ""},
 	} {
 		var problem httpapi.Problem
 		response := get(t, s, test.path, &problem)

@@ -42,6 +42,7 @@ func requireProblem(t *testing.T, w *httptest.ResponseRecorder, status int, fiel
 	require.Equal(t, http.StatusText(status), problem.Title)
 	require.NotEmpty(t, problem.Detail)
 	require.Equal(t, field, problem.Field, problem.Detail)
+	require.Equal(t, status == http.StatusMethodNotAllowed, w.Header().Get("Allow") != "")
 }
 
 const contents = `
@@ -144,7 +145,7 @@ func TestBadRequestIsAProblemAndWritesNothing(t *testing.T) {
 		{"PUT of an unknown product", "PUT", "/products/nope", `{"name":"mug","price":` + price + `}`, 404, ""},
 		{"PUT of a removed product", "PUT", "/products/old", `{"name":"mug","price":` + price + `}`, 404, ""},
 		{"restock by 0", "POST", "/products/mug/restock", `{"quantity":0}`, 400, "quantity"},
-		{"restock over the edge", "POST", "/products/full/restock", `{"quantity":1}`, 422, ""},
+		{"restock over the edge", "POST", "/products/full/restock", `{"quantity":1}`, 422, "quantity"},
 		{"DELETE of an unknown product", "DELETE", "/products/nope", ``, 404, ""},
 		{"DELETE of a removed product", "DELETE", "/products/old", ``, 404, ""},
 		{"GET of a removed product", "GET", "/products/old", ``, 404, ""},
@@ -161,6 +162,16 @@ func TestBadRequestIsAProblemAndWritesNothing(t *testing.T) {
 		{"limit 1001", "GET", "/products?limit=1001", ``, 400, "limit"},
 		{"page after no id", "GET", "/orders?after=x", ``, 400, "after"},
 		{"unknown path", "GET", "/order", ``, 404, ""},
+		{"method of no path", "HEAD", "/products", ``, 405, ""},
+		{"wrong method", "PATCH", "/orders", ``, 405, ""},
+		{"method of another path", "DELETE", "/orders/" + none, ``, 405, ""},
+		{"trailing slash", "GET", "/products/mug/", ``, 404, ""},
+		{"two slashes", "GET", "/products//", ``, 404, ""},
+		{"SKU that is a path", "POST", "/products", productOf(`".."`, `"new"`, price, `1`), 400, "sku"},
+		{"GET of a path", "GET", "/products/..", ``, 404, ""},
+		{"customer that is no text", "GET", "/orders?customer=%ff", ``, 400, "customer"},
+		{"garbage after the body", "POST", "/products/mug/restock", `{"quantity":1}garbage`, 400, ""},
+		{"two bodies", "POST", "/products/mug/restock", `{"quantity":1}{"quantity":2}`, 400, ""},
 		{"root", "GET", "/", ``, 404, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -182,7 +193,7 @@ func TestWrongContentTypeIsAProblem(t *testing.T) {
 		r.Header.Set("Content-Type", contentType)
 		w := httptest.NewRecorder()
 		handler.ServeHTTP(w, r)
-		requireProblem(t, w, http.StatusBadRequest, "")
+		requireProblem(t, w, http.StatusUnsupportedMediaType, "")
 		require.Equal(t, before, everything(t, s))
 	}
 }
