@@ -37,8 +37,8 @@ func TestSubscriberCloseWaitsForTheMessageInHand(t *testing.T) {
 	go func() { closed <- sub.Close() }()
 	stop()
 	select {
-	case <-closed:
-		require.Fail(t, "closed while a message was being handled")
+	case err := <-closed:
+		require.Fail(t, "closed while a message was being handled", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 	require.NoError(t, msg.Context().Err(), "the handler may finish")

@@ -97,7 +97,7 @@ func brokenConnection(err error) bool {
 	if operation, ok := errors.AsType[*net.OpError](err); ok && !operation.Timeout() {
 		return true
 	}
-	for _, target := range []error{driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed} {
+	for _, target := range []error{driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed} {
 		if errors.Is(err, target) {
 			return true
 		}

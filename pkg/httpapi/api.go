@@ -5,16 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/getkin/kin-openapi/routers"
-	"github.com/getkin/kin-openapi/routers/legacy"
+	"github.com/getkin/kin-openapi/routers/gorillamux"
 	"github.com/google/uuid"
 
 	"onceshop/pkg/events"
@@ -41,7 +45,7 @@ func New(document []byte, problems func(error) *Problem, logger *slog.Logger) (*
 	if err != nil {
 		return nil, fmt.Errorf("OpenAPI document: %w", err)
 	}
-	router, err := legacy.NewRouter(loaded)
+	router, err := gorillamux.NewRouter(loaded)
 	if err != nil {
 		return nil, fmt.Errorf("OpenAPI document: %w", err)
 	}
@@ -71,20 +75,56 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.mux.ServeHTTP(w, r)
 }
 
+// check returns what the document has against the request.
 func (a *API) check(r *http.Request) error {
+	for name, values := range r.URL.Query() {
+		if slices.ContainsFunc(values, func(v string) bool { return !utf8.ValidString(v) }) {
+			return NewProblem(http.StatusBadRequest, name, "not UTF-8")
+		}
+	}
 	route, params, err := a.router.FindRoute(r)
 	switch {
+	case r.URL.Path != path.Clean(r.URL.Path): // ServeMux would redirect it
+		return NewProblem(http.StatusNotFound, "", "no such path: "+r.URL.Path)
 	case errors.Is(err, routers.ErrMethodNotAllowed):
-		return NewProblem(http.StatusMethodNotAllowed, "", r.Method+" is not offered here")
+		return &notAllowed{NewProblem(http.StatusMethodNotAllowed, "", r.Method+" is not offered here"), a.allowed(r)}
 	case err != nil:
 		return NewProblem(http.StatusNotFound, "", "no such path: "+r.URL.Path)
+	}
+	if body := route.Operation.RequestBody; body != nil && r.ContentLength != 0 && body.Value.Content.Get(r.Header.Get("Content-Type")) == nil {
+		return NewProblem(http.StatusUnsupportedMediaType, "", "the body must be application/json, and its Content-Type say so")
 	}
 	return openapi3filter.ValidateRequest(r.Context(), &openapi3filter.RequestValidationInput{
 		Request: r, PathParams: params, Route: route,
 	})
 }
 
+// notAllowed is the problem of a method that a path doesn't have, with those that it has.
+type notAllowed struct {
+	*Problem
+	methods string
+}
+
+// Unwrap returns the problem.
+func (n *notAllowed) Unwrap() error { return n.Problem }
+
+// allowed returns the methods of the request's path, as in the header Allow (RFC 9110, 10.2.1).
+func (a *API) allowed(r *http.Request) string {
+	var methods []string
+	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodPost, http.MethodPut} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, _, err := a.router.FindRoute(other); err == nil {
+			methods = append(methods, method)
+		}
+	}
+	return strings.Join(methods, ", ")
+}
+
 func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if refused, ok := errors.AsType[*notAllowed](err); ok {
+		w.Header().Set("Allow", refused.methods)
+	}
 	problem := a.problems(err)
 	if problem == nil {
 		problem = problemOf(err)
@@ -154,7 +194,11 @@ func joined(path []string) string {
 
 // Body decodes the request's body, which the document has allowed, into v.
 func Body(r *http.Request, v any) error {
-	if err := json.NewDecoder(r.Body).Decode(v); err != nil {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
 		return NewProblem(http.StatusBadRequest, "", "the body is not what the OpenAPI document says: "+err.Error())
 	}
 	return nil

@@ -20,8 +20,8 @@ const maxTries = 5
 //
 // fn is run again, up to five times in all and after a few milliseconds, only when PostgreSQL rolled the
 // transaction back and asks for it: SQLSTATE 40001 (serialization failure) and 40P01 (deadlock). So fn
-// must have no effect but through its transaction. After an error of COMMIT itself the outcome is
-// unknown: the transaction may have been committed, and it is not repeated.
+// must have no effect but through its transaction. After any other error of COMMIT, such as a connection
+// that is lost, the outcome is unknown: the transaction may have been committed, and it is not repeated.
 func InTx(ctx context.Context, db *sqlx.DB, fn func(tx *sqlx.Tx) error) error {
 	for try := 1; ; try++ {
 		err := inTx(ctx, db, fn)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"strings"
+	"time"
 
 	"github.com/caarlos0/env/v11"
 )
@@ -45,6 +46,19 @@ func (a *Address) UnmarshalText(text []byte) error {
 		return errors.New("want host:port")
 	}
 	*a = Address(text)
+	return nil
+}
+
+// Duration is a setting of time, more than 0, such as 15m.
+type Duration time.Duration
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (d *Duration) UnmarshalText(text []byte) error {
+	parsed, err := time.ParseDuration(string(text))
+	if err != nil || parsed <= 0 {
+		return errors.New("want a time of more than 0, such as 15m or 90s")
+	}
+	*d = Duration(parsed)
 	return nil
 }
 

@@ -89,10 +89,12 @@ func onePayment(ctx context.Context, q sqlx.QueryerContext, query, id string) (*
 }
 
 // A payment with nothing left to do is not due. One that an executor holds stays leased to it; any other is
-// due at once.
+// due at once. Failed calls are counted until the charge has an end: to know again that it was not made is
+// no progress, and the pauses go on growing.
 const updatePayment = `
 UPDATE payments SET version = $2, status = $3, cancel_wanted = $4, intent_id = $5, refund_id = $6,
-    decline_code = $7, attempts = 0, due_at = CASE WHEN $8 THEN coalesce(due_at, now()) END
+    decline_code = $7, attempts = CASE WHEN $3 IN ('created', 'confirming') THEN attempts ELSE 0 END,
+    due_at = CASE WHEN $8 THEN coalesce(due_at, now()) END
 WHERE id = $1`
 
 // savePayment writes a payment that was locked, and makes it due if there is anything left to do.

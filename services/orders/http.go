@@ -55,7 +55,10 @@ func problemOf(err error) *httpapi.Problem {
 		return nil
 	}
 	line, ok := errors.AsType[*LineError](err)
-	if !ok {
+	switch {
+	case errors.Is(err, ErrTooMuchStock):
+		return httpapi.NewProblem(status, "quantity", err.Error())
+	case !ok:
 		return httpapi.NewProblem(status, "", err.Error())
 	}
 	if status == http.StatusNotFound {

@@ -14,10 +14,10 @@ import (
 // Config holds the settings of orders.
 type Config struct {
 	service.Config
-	DatabaseURL    service.URL   `env:"DATABASE_URL,required,notEmpty"`
-	AMQPURL        service.URL   `env:"AMQP_URL,required,notEmpty"`
-	RequiredQueues []string      `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
-	PlacedLimit    time.Duration `env:"PLACED_LIMIT"`    // after which an unpaid order is cancelled
+	DatabaseURL    service.URL      `env:"DATABASE_URL,required,notEmpty"`
+	AMQPURL        service.URL      `env:"AMQP_URL,required,notEmpty"`
+	RequiredQueues []string         `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
+	PlacedLimit    service.Duration `env:"PLACED_LIMIT"`    // after which an unpaid order is cancelled
 }
 
 // DefaultConfig returns the settings that the environment need not name.
@@ -25,7 +25,7 @@ func DefaultConfig() *Config {
 	return &Config{
 		Config:         service.Config{HTTPAddr: "127.0.0.1:8081", AdminAddr: "127.0.0.1:8091"},
 		RequiredQueues: []string{broker.Queue("billing", "orders"), broker.Queue("catalog-view", "orders")},
-		PlacedLimit:    15 * time.Minute,
+		PlacedLimit:    service.Duration(15 * time.Minute),
 	}
 }
 
@@ -69,7 +69,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 	return service.Stages{
 		{
 			func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api, admin.Started) },
-			func(ctx context.Context) error { return orders.CancelOverdue(ctx, cfg.PlacedLimit) },
+			func(ctx context.Context) error { return orders.CancelOverdue(ctx, time.Duration(cfg.PlacedLimit)) },
 			consumer.Run,
 		},
 		{relay.Run},

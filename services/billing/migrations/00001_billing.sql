@@ -15,7 +15,7 @@ CREATE TABLE payments (
     intent_id      text        NOT NULL, -- the provider's, '' before it is created
     refund_id      text        NOT NULL, -- the provider's, '' before it is refunded
     decline_code   text        NOT NULL,
-    attempts       int         NOT NULL DEFAULT 0, -- failed calls of the provider since the last that worked
+    attempts       int         NOT NULL DEFAULT 0, -- failed calls of the provider, for the pause before the next
     due_at         timestamptz,                    -- when the executor takes it up; NULL: nothing to do
     created_at     timestamptz NOT NULL DEFAULT now()
 );
