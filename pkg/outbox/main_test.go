@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	}
 	// Long interleavings: what goes wrong needs several relays to be in the middle of something.
 	_ = flag.Set("rapid.steps", "150")
+	_ = flag.Set("rapid.checks", "400")
 	os.Exit(m.Run())
 }
 

@@ -26,7 +26,7 @@ import (
 type model struct {
 	ctx     context.Context
 	db      *sqlx.DB
-	written map[string]int     // by key, how many messages were committed or are in an open transaction
+	written map[string]int      // by key, how many messages were committed or are in an open transaction
 	open    map[string]*sqlx.Tx // by key, for a key is locked by one transaction at a time
 	relays  []*modelRelay
 	arrived map[string]int // by key, how many messages have arrived at least once
@@ -34,9 +34,10 @@ type model struct {
 
 type modelRelay struct {
 	*Relay
-	window *window
-	hint   *hint
-	wire   []wired
+	window  *window
+	hint    *hint
+	wire    []wired
+	reading *[]row // what a read has returned and the window doesn't have yet; nil between reads
 }
 
 // wired is a message on its way: sent, then arrived, then settled.
@@ -46,7 +47,7 @@ type wired struct {
 }
 
 const (
-	modelKeys   = 4
+	modelKeys   = 2
 	modelRelays = 3
 )
 
@@ -64,7 +65,7 @@ func newModel(t *rapid.T, db *sqlx.DB) *model {
 	return m
 }
 
-func (r *modelRelay) restart() { r.window, r.hint = newWindow(1), &hint{} }
+func (r *modelRelay) restart() { r.window, r.hint, r.reading, r.wire = newWindow(1), &hint{}, nil, nil }
 
 func (m *model) anyRelay(t *rapid.T) *modelRelay {
 	return m.relays[rapid.IntRange(0, modelRelays-1).Draw(t, "relay")]
@@ -97,13 +98,36 @@ func (m *model) commit(t *rapid.T) {
 	delete(m.open, key)
 }
 
-func (m *model) read(t *rapid.T) { m.readBy(t, m.anyRelay(t)) }
+// read and add are two steps: messages are settled while a read is under way.
+func (m *model) read(t *rapid.T) { m.readBy(t, m.betweenReads(t)) }
 
 func (m *model) readBy(t *rapid.T, r *modelRelay) {
 	known, _, _ := r.window.excluded()
 	rows, err := r.Relay.read(m.ctx, m.db, r.hint.from, known)
 	require.NoError(t, err)
-	r.window.add(rows)
+	r.reading = &rows
+}
+
+func (m *model) add(t *rapid.T) {
+	r := m.anyRelay(t)
+	if r.reading == nil {
+		t.Skip("nothing read")
+	}
+	m.addBy(r)
+}
+
+func (m *model) addBy(r *modelRelay) {
+	r.window.add(*r.reading)
+	r.reading = nil
+}
+
+// betweenReads returns a relay that may read or save: it does one after the other.
+func (m *model) betweenReads(t *rapid.T) *modelRelay {
+	r := m.anyRelay(t)
+	if r.reading != nil {
+		t.Skip("in the middle of a read")
+	}
+	return r
 }
 
 func (m *model) advance(t *rapid.T) {
@@ -159,7 +183,7 @@ func (m *model) settle(t *rapid.T) {
 	r.window.settle(settled, outcome)
 }
 
-func (m *model) save(t *rapid.T) { m.saveBy(t, m.anyRelay(t)) }
+func (m *model) save(t *rapid.T) { m.saveBy(t, m.betweenReads(t)) }
 
 func (m *model) saveBy(t *rapid.T, r *modelRelay) {
 	require.NoError(t, r.Relay.save(m.ctx, m.db, r.window))
@@ -176,7 +200,6 @@ func (m *model) crash(t *rapid.T) {
 			}
 		}
 	}
-	r.wire = nil
 	r.restart()
 }
 
@@ -196,10 +219,10 @@ func (m *model) drain(t *rapid.T) {
 		r.restart()
 	}
 	r := m.relays[0]
-	r.wire = nil
 	for left := 1; left > 0; {
 		m.due(t)
 		m.readBy(t, r)
+		m.addBy(r)
 		for m.sendBy(r); len(r.wire) > 0; m.sendBy(r) {
 			m.arriveAt(t, &r.wire[0])
 			settled := r.wire[0].row
@@ -228,7 +251,7 @@ func TestAnyInterleavingOfRelaysKeepsOrderAndLosesNothing(t *testing.T) {
 			}
 		}()
 		t.Repeat(map[string]func(*rapid.T){
-			"write": m.write, "write again": m.write, "commit": m.commit, "read": m.read, "advance": m.advance,
+			"write": m.write, "write again": m.write, "commit": m.commit, "read": m.read, "add": m.add, "advance": m.advance,
 			"send": m.send, "arrive": m.arrive, "arrive again": m.arrive, "settle": m.settle,
 			"settle again": m.settle, "save": m.save, "crash": m.crash, "due": m.due,
 		})
