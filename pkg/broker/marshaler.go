@@ -92,7 +92,9 @@ func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s
 
 // Marshaler turns Watermill messages into AMQP ones and back. It satisfies watermill-amqp's interface.
 // On the wire the body is the payload; the metadata that package events names is in the AMQP properties
-// and in CloudEvents headers, so that a consumer needs no Watermill; any other metadata is a header.
+// (message-id, type, timestamp, correlation-id, app-id) and, where those don't hold it whole, in CloudEvents
+// headers, so that a consumer needs no Watermill; any other metadata is a header. The forms of other
+// producers are taken too: every attribute may be a header.
 type Marshaler struct{}
 
 // Marshal returns the persistent AMQP form of msg. It fails where Check does.
@@ -105,9 +107,12 @@ func (Marshaler) Marshal(msg *message.Message) (amqp.Publishing, error) {
 
 // marshal is Marshal for a message that the broker has already carried once.
 func marshal(msg *message.Message) amqp.Publishing {
-	headers := amqp.Table{cloudEvents + "specversion": "1.0", cloudEvents + "id": msg.UUID}
+	headers := amqp.Table{cloudEvents + "specversion": "1.0"}
 	for name, value := range msg.Metadata {
-		headers[headerOf(name)] = value
+		// What a property holds whole is not said twice: each header costs as much as 50 bytes of body.
+		if name != events.Type && name != events.CorrelationID {
+			headers[headerOf(name)] = value
+		}
 	}
 	occurred, _ := time.Parse(time.RFC3339Nano, msg.Metadata.Get(events.Time))
 	return amqp.Publishing{
