@@ -7,7 +7,8 @@ import (
 
 const (
 	listen = `LISTEN outbox`
-	notify = `NOTIFY outbox`
+	// A transaction with a NOTIFY takes an id, and would wait for the disk at its commit.
+	notify = `SELECT set_config('synchronous_commit', 'off', true), pg_notify('outbox', '')`
 	// notifyPause gathers the commits of a few milliseconds into one NOTIFY.
 	notifyPause = 5 * time.Millisecond
 	notifyLimit = 5 * time.Second
