@@ -8,11 +8,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics of a relay. The gauges are those of the database, and set by the active relay alone.
+// metrics of a relay. The gauges are those of the database. The active relay alone sets them, and one that
+// stands by shows 0 for all, so the largest of all instances' values is the right one.
 type metrics struct {
-	published                              prometheus.Counter
-	seconds                                prometheus.Histogram
-	pending, oldest, held, dead, oldestTxn prometheus.Gauge
+	published                                      prometheus.Counter
+	seconds                                        prometheus.Histogram
+	active, pending, oldest, held, dead, oldestTxn prometheus.Gauge
 }
 
 func newMetrics(registerer prometheus.Registerer) *metrics {
@@ -27,6 +28,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 			Name: "outbox_publish_seconds", Help: "Time from a message's sending to its confirm.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}),
+		active:    gauge("outbox_relay_active", "1 for the relay that is active, 0 for one that stands by."),
 		pending:   gauge("outbox_pending", "Rows that wait, counted up to 100,000."),
 		oldest:    gauge("outbox_oldest_seconds", "Age of the first row that waits."),
 		held:      gauge("outbox_held_keys", "Keys that are held, because the broker refused a message of theirs."),
@@ -34,7 +36,7 @@ func newMetrics(registerer prometheus.Registerer) *metrics {
 		oldestTxn: gauge("outbox_oldest_transaction_seconds", "Age of the database's oldest transaction, which keeps vacuum from removing rows."),
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.published, m.seconds, m.pending, m.oldest, m.held, m.dead, m.oldestTxn)
+		registerer.MustRegister(m.published, m.seconds, m.active, m.pending, m.oldest, m.held, m.dead, m.oldestTxn)
 	}
 	return m
 }
@@ -47,24 +49,37 @@ const readGauges = `
 SELECT (SELECT count(*) FROM (SELECT FROM outbox LIMIT 100000) AS counted) AS pending,
     coalesce((SELECT extract(epoch FROM now() - min(created_at)) FROM (SELECT created_at FROM outbox ORDER BY id LIMIT 1) AS head), 0) AS oldest,
     (SELECT count(*) FROM outbox_held) AS held,
-    (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relname = 'outbox') AS dead,
+    (SELECT n_dead_tup FROM pg_stat_user_tables WHERE relid = 'outbox'::regclass) AS dead,
     coalesce((SELECT extract(epoch FROM now() - min(xact_start)) FROM pg_stat_activity
         WHERE datname = current_database() AND backend_type = 'client backend'), 0) AS transaction`
 
-// observe sets the gauges until ctx ends.
+// gauges are the values of one reading.
+type gauges struct {
+	Pending, Oldest, Held, Dead, Transaction float64
+}
+
+func (m *metrics) show(g gauges) {
+	m.pending.Set(g.Pending)
+	m.oldest.Set(g.Oldest)
+	m.held.Set(g.Held)
+	m.dead.Set(g.Dead)
+	m.oldestTxn.Set(g.Transaction)
+}
+
+// observe sets the gauges until ctx ends, and then to 0. Where they can't be read they keep their values.
 func (r *Relay) observe(ctx context.Context, db *sqlx.DB) error {
+	r.metrics.active.Set(1)
+	defer func() {
+		r.metrics.active.Set(0)
+		r.metrics.show(gauges{})
+	}()
 	for {
-		var g struct {
-			Pending, Oldest, Held, Dead, Transaction float64
-		}
-		if err := db.GetContext(ctx, &g, readGauges); err != nil && ctx.Err() == nil {
+		var read gauges
+		if err := db.GetContext(ctx, &read, readGauges); err == nil {
+			r.metrics.show(read)
+		} else if ctx.Err() == nil {
 			r.cfg.Logger.Warn("the outbox's gauges are not up to date", "error", err)
 		}
-		r.metrics.pending.Set(g.Pending)
-		r.metrics.oldest.Set(g.Oldest)
-		r.metrics.held.Set(g.Held)
-		r.metrics.dead.Set(g.Dead)
-		r.metrics.oldestTxn.Set(g.Transaction)
 		if err := sleep(ctx, observeEvery); err != nil {
 			return err
 		}

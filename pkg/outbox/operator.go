@@ -3,9 +3,11 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jmoiron/sqlx"
 
@@ -62,13 +64,25 @@ const (
 	lockHeld  = `SELECT key FROM outbox_held WHERE key = $1 FOR UPDATE`
 	dropFirst = `
 DELETE FROM outbox WHERE id = (SELECT min(id) FROM outbox WHERE key = $1)
-RETURNING row_to_json(outbox.*)::jsonb || jsonb_build_object('payload', convert_from(payload, 'UTF8'))`
+RETURNING message_id, topic, key, payload, metadata, created_at`
 	release = `DELETE FROM outbox_held WHERE key = $1`
 )
 
-// Drop deletes the first message of the key for good, and returns the row as JSON, so that it can be kept.
-// The later ones follow in order.
-func Drop(ctx context.Context, db *sqlx.DB, key string) (dropped []byte, err error) {
+// dropped is a row as Drop returns it. A payload that is no text is in base64.
+type dropped struct {
+	MessageID     string          `db:"message_id" json:"message_id"`
+	Topic         string          `db:"topic" json:"topic"`
+	Key           string          `db:"key" json:"key"`
+	Payload       []byte          `db:"payload" json:"-"`
+	PayloadText   string          `db:"-" json:"payload,omitempty"`
+	PayloadBase64 []byte          `db:"-" json:"payload_base64,omitempty"`
+	Metadata      json.RawMessage `db:"metadata" json:"metadata"`
+	CreatedAt     time.Time       `db:"created_at" json:"created_at"`
+}
+
+// Drop deletes the first message of the key for good, and returns the row as JSON, so that it can be kept;
+// nil if the key is held and has no message, as when somebody deleted it. The later ones follow in order.
+func Drop(ctx context.Context, db *sqlx.DB, key string) (row []byte, err error) {
 	err = postgres.InTx(ctx, db, func(tx *sqlx.Tx) error {
 		var held string
 		if err := tx.GetContext(ctx, &held, lockHeld, key); errors.Is(err, sql.ErrNoRows) {
@@ -76,7 +90,13 @@ func Drop(ctx context.Context, db *sqlx.DB, key string) (dropped []byte, err err
 		} else if err != nil {
 			return err
 		}
-		if err := tx.GetContext(ctx, &dropped, dropFirst, key); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		var first dropped
+		switch err := tx.GetContext(ctx, &first, dropFirst, key); {
+		case err == nil:
+			if row, err = first.encode(); err != nil {
+				return err
+			}
+		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
 		_, err := tx.ExecContext(ctx, release, key)
@@ -85,5 +105,14 @@ func Drop(ctx context.Context, db *sqlx.DB, key string) (dropped []byte, err err
 	if err != nil {
 		return nil, fmt.Errorf("drop the first message of %s: %w", key, err)
 	}
-	return dropped, nil
+	return row, nil
+}
+
+func (d *dropped) encode() ([]byte, error) {
+	if utf8.Valid(d.Payload) {
+		d.PayloadText = string(d.Payload)
+	} else {
+		d.PayloadBase64 = d.Payload
+	}
+	return json.Marshal(d)
 }

@@ -159,35 +159,6 @@ func (s *shop) awaitTopology(t testing.TB) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-func TestRelayHoldsBackOnlyTheKeyOfARefusedMessage(t *testing.T) {
-	t.Parallel()
-	s := newShop(t)
-	s.start(t, outbox.RelayConfig{})
-	s.awaitTopology(t)
-	s.declare(t, nil)
-	// The events of key "refused" begin with one that no exchange takes; the channel dies on it.
-	bad := newMessage("refused", 0)
-	bad.Metadata.Set(events.Type, "nobody.knows.v1")
-	require.NoError(t, s.box.InTx(context.Background(), func(tx *sqlx.Tx) error {
-		return outbox.PublishMessagesTx(context.Background(), tx, bad)
-	}))
-	s.write(t, "refused", 1, 5)
-	s.write(t, "other", 0, 5)
-	require.Eventually(t, func() bool { return s.pending(t) == 5 }, 30*time.Second, 10*time.Millisecond)
-	require.Subset(t, s.take(t), []string{"other/0", "other/1", "other/2", "other/3", "other/4"})
-	var held []string
-	require.NoError(t, s.db.Select(&held, `SELECT key FROM outbox_held`))
-	require.Equal(t, []string{"refused"}, held)
-
-	// Once it goes, the rest follows in order.
-	require.NoError(t, s.ch.ExchangeDeclare("nobody", "topic", true, false, false, false, nil))
-	require.NoError(t, s.ch.QueueBind(queue, "#", "nobody", false, nil))
-	s.awaitEmpty(t)
-	require.Equal(t, []string{"refused/0", "refused/1", "refused/2", "refused/3", "refused/4"}, s.take(t))
-	require.NoError(t, s.db.Select(&held, `SELECT key FROM outbox_held`))
-	require.Empty(t, held)
-}
-
 func TestRelaysStandBy(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

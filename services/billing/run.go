@@ -89,6 +89,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 	}
 	relay, err := outbox.NewRelay(outbox.RelayConfig{
 		Outbox: box, URL: string(cfg.DatabaseURL), Publisher: publisher, Logger: logger,
+		Registerer: admin.Registry,
 	})
 	if err != nil {
 		return err

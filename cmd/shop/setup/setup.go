@@ -30,6 +30,9 @@ const (
 // Services returns all of them, in the order of the story.
 func Services() []string { return []string{Orders, Billing, CatalogView, Provider} }
 
+// WithOutbox returns those that publish events.
+func WithOutbox() []string { return []string{Orders, Billing} }
+
 // Auditor is the database role that may read everything; Operator is the broker user that may do everything
 // in the virtual host.
 const (
@@ -112,6 +115,12 @@ func (s Shop) databases(ctx context.Context) error {
 	}
 	if _, err := admin.ExecContext(ctx, `GRANT pg_read_all_data TO `+Auditor); err != nil {
 		return fmt.Errorf("set up role %s: %w", Auditor, err)
+	}
+	for _, service := range WithOutbox() {
+		// A relay shows the age of the oldest transaction, whoever's it is.
+		if _, err := admin.ExecContext(ctx, `GRANT pg_read_all_stats TO `+pgx.Identifier{role(service)}.Sanitize()); err != nil {
+			return fmt.Errorf("set up role %s: %w", role(service), err)
+		}
 	}
 	for _, service := range Services() {
 		if err := ensureDatabase(ctx, admin, s.Database(service), role(service)); err != nil {
