@@ -95,9 +95,9 @@ func TestOneCleanerAtATime(t *testing.T) {
 	require.NoError(t, err)
 	_, err = held.Exec(`SELECT FROM inbox FOR UPDATE`)
 	require.NoError(t, err)
-	first := make(chan int, 1)
+	first, cleaner := make(chan int, 1), newCleaner(t, c, nil)
 	go func() {
-		deleted, _ := newCleaner(t, c, nil).Sweep(context.Background())
+		deleted, _ := cleaner.Sweep(context.Background())
 		first <- deleted
 	}()
 	eventually(t, "the first waits", func() bool { return waiters(t, c.db) == 1 })

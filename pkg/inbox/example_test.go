@@ -15,11 +15,11 @@ import (
 	"onceshop/pkg/postgres/postgrestest"
 )
 
-// exampleDB returns a new database with an inbox and an empty account. close drops it.
-func exampleDB() (db *sqlx.DB, close func()) {
+// exampleDB returns a new database with an inbox and an empty account. The function drops it.
+func exampleDB() (*sqlx.DB, func()) {
 	url, drop, err := postgrestest.Create(context.Background(), inbox.Migrations())
 	must(err)
-	db, err = postgres.Open(postgres.Config{URL: url})
+	db, err := postgres.Open(postgres.Config{URL: url})
 	must(err)
 	_, err = db.Exec(`CREATE TABLE account AS SELECT 0 AS balance`)
 	must(err)
