@@ -107,3 +107,15 @@ func timeout(limit time.Duration) message.HandlerMiddleware {
 		}
 	}
 }
+
+// RetrySpan is the longest time from a message's first delivery to its last one, if it fails each time: the
+// delays, and each delivery's quick tries with all the time that they may take. Outages and stops are not
+// in it, nor the time that the message waits behind others.
+func (c ConsumerConfig) RetrySpan() time.Duration {
+	c.setDefaults()
+	span := time.Duration(len(c.RetryDelays)+1) * quickTries * c.HandlerLimit
+	for _, delay := range c.RetryDelays {
+		span += delay
+	}
+	return span
+}

@@ -3,6 +3,7 @@ package billing
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -22,6 +23,18 @@ type Config struct {
 	RequiredQueues []string    `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
 	StripeURL      service.URL `env:"STRIPE_URL"`      // the payment provider
 	StripeKey      string      `env:"STRIPE_KEY"`      // its secret key
+	InboxWindow    window      `env:"INBOX_WINDOW"`    // how long a handled message is remembered; default 168h
+}
+
+// window is a setting: a time that is longer than the consumer's retries and the inbox's margin.
+type window time.Duration
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (w *window) UnmarshalText(text []byte) error {
+	if err := (*service.Duration)(w).UnmarshalText(text); err != nil {
+		return err
+	}
+	return inbox.CheckWindow(time.Duration(*w), inbox.DefaultMargin, broker.ConsumerConfig{}.RetrySpan())
 }
 
 // DefaultConfig returns the settings that the environment need not name.
@@ -31,6 +44,7 @@ func DefaultConfig() *Config {
 		RequiredQueues: []string{broker.Queue("orders", "billing")},
 		StripeURL:      "http://127.0.0.1:8084",
 		StripeKey:      "sk_test_development",
+		InboxWindow:    window(inbox.DefaultWindow),
 	}
 }
 
@@ -64,8 +78,14 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 			defer executor.woken()
 			return box.InTx(ctx, fn)
 		},
+		Window:     time.Duration(cfg.InboxWindow),
+		RetrySpan:  broker.ConsumerConfig{}.RetrySpan(), // the consumer below keeps to the defaults
 		Registerer: admin.Registry,
 	})
+	if err != nil {
+		return err
+	}
+	cleaner, err := inbox.NewCleaner(inbox.CleanerConfig{Inbox: once, DB: db, Logger: logger, Registerer: admin.Registry})
 	if err != nil {
 		return err
 	}
@@ -99,6 +119,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 		{
 			func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api, admin.Started) },
 			consumer.Run,
+			cleaner.Run,
 		},
 		{executor.Run},
 		{relay.Run},
