@@ -157,8 +157,12 @@ CREATE TRIGGER note AFTER DELETE ON inbox FOR EACH ROW EXECUTE FUNCTION note();`
 // handledOnce delivers a message until it is too old.
 func handledOnce(t *testing.T, c *counter, handled, tooOld *atomic.Int32) {
 	msg := newMessage("")
-	before := true
+	before, started := true, time.Now()
 	for {
+		if time.Since(started) > 30*time.Second {
+			t.Error("the message never became too old")
+			return
+		}
 		err := c.handle(msg)
 		switch {
 		case errors.Is(err, inbox.ErrTooOld):
