@@ -25,7 +25,7 @@ import (
 	"onceshop/pkg/stack"
 )
 
-// Build builds the services into a new directory, once for all tests of a package, and returns it. Call it
+// Build builds the services and the operator's tool into a new directory, once for all tests of a package, and returns it. Call it
 // in TestMain, and remove the directory at the end.
 func Build() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "onceshop-bin-"); err != nil {
@@ -33,7 +33,8 @@ func Build() (dir string, err error) {
 	}
 	build := exec.Command("go", "build", "-o", dir+"/", //nolint:noctx // a build ends by itself
 		"onceshop/services/orders/cmd/orders", "onceshop/services/billing/cmd/billing",
-		"onceshop/services/catalog-view/cmd/catalog-view", "onceshop/services/billing/provider/cmd/provider")
+		"onceshop/services/catalog-view/cmd/catalog-view", "onceshop/services/billing/provider/cmd/provider",
+		"onceshop/cmd/shop")
 	if output, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build the services: %w\n%s", err, output)
 	}
