@@ -162,7 +162,7 @@ func TestConsumerStopHandlesNothingTwice(t *testing.T) {
 	for name, takes := range map[string]time.Duration{"a handler that takes a while": time.Millisecond, "a handler that does nothing": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			stopUnderLoad(t, 3000, 20, takes)
+			stopUnderLoad(t, 3000, 50, takes)
 		})
 	}
 }
