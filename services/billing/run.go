@@ -17,11 +17,12 @@ import (
 // Config holds the settings of billing.
 type Config struct {
 	service.Config
-	DatabaseURL    service.URL `env:"DATABASE_URL,required,notEmpty"`
-	AMQPURL        service.URL `env:"AMQP_URL,required,notEmpty"`
-	RequiredQueues []string    `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
-	StripeURL      service.URL `env:"STRIPE_URL"`      // the payment provider
-	StripeKey      string      `env:"STRIPE_KEY"`      // its secret key
+	DatabaseURL    service.URL       `env:"DATABASE_URL,required,notEmpty"`
+	AMQPURL        service.URL       `env:"AMQP_URL,required,notEmpty"`
+	RequiredQueues []string          `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
+	RetryDelays    service.Durations `env:"RETRY_DELAYS"`    // how long a message that failed waits, before it is dead
+	StripeURL      service.URL       `env:"STRIPE_URL"`      // the payment provider
+	StripeKey      string            `env:"STRIPE_KEY"`      // its secret key
 }
 
 // DefaultConfig returns the settings that the environment need not name.
@@ -29,6 +30,7 @@ func DefaultConfig() *Config {
 	return &Config{
 		Config:         service.Config{HTTPAddr: "127.0.0.1:8082", AdminAddr: "127.0.0.1:8092"},
 		RequiredQueues: []string{broker.Queue("orders", "billing")},
+		RetryDelays:    broker.DefaultRetryDelays(),
 		StripeURL:      "http://127.0.0.1:8084",
 		StripeKey:      "sk_test_development",
 	}
@@ -77,6 +79,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 		URL: string(cfg.AMQPURL), Service: "billing", Source: "orders", Handlers: billing.handlers(),
 		Middleware: []message.HandlerMiddleware{once.Middleware},
 		Ping:       db.PingContext, Logger: logger, Metrics: broker.NewMetrics(admin.Registry),
+		RetryDelays: cfg.RetryDelays,
 	})
 	if err != nil {
 		return err
