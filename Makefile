@@ -1,6 +1,7 @@
 .DEFAULT_GOAL := help
-.PHONY: help stack build demo test test-race test-faults lint up down
+.PHONY: help stack build demo test test-race test-faults fuzz lint up down
 
+FUZZTIME ?= 10m
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 help: ## show this help
@@ -26,6 +27,9 @@ test-race: stack ## the same under the race detector
 
 test-faults: ## restart and stop both servers under load, on instances of its own
 	go test -count=1 -timeout 30m -tags faults ./e2e/faults/
+
+fuzz: stack ## send a consumer whatever anybody could, for FUZZTIME (10m)
+	go test -run '^$$' -fuzz FuzzConsumer -fuzztime $(FUZZTIME) -fuzzminimizetime 1x ./pkg/broker/
 
 lint: ## vet and lint
 	go vet ./...

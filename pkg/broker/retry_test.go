@@ -30,7 +30,7 @@ func depth(t testing.TB, url, queue string) int {
 	return depths[queue]
 }
 
-func awaitDepth(t *testing.T, url, queue string, want int) {
+func awaitDepth(t testing.TB, url, queue string, want int) {
 	t.Helper()
 	require.Eventually(t, func() bool { return depth(t, url, queue) == want }, 20*time.Second, 20*time.Millisecond,
 		"%d messages in %s", want, queue)
