@@ -166,7 +166,7 @@ func (p *pit) publish(t *testing.T, msg amqp.Publishing) bool {
 // throw sends the message some times, and a good one behind it, and requires that all of them end.
 func (p *pit) throw(t *testing.T, msg amqp.Publishing, times int) {
 	t.Helper()
-	handled := func() int { return int(metric(t, p.registry, "consumer_handled_seconds")) }
+	handled := func() int { return metric(t, p.registry, "consumer_handled_seconds") }
 	before := handled()
 	for range times {
 		if !p.publish(t, msg) {
