@@ -119,6 +119,19 @@ func (s *Shop) Until(what string, reached func() bool) {
 	require.Eventually(s.t, reached, limit, 20*time.Millisecond, what)
 }
 
+// Replica returns a further replica of the shop's services, on ports of its own, none of them started. It
+// uses the provider of the first.
+func (s *Shop) Replica(binaries string) *process.Shop {
+	s.t.Helper()
+	replica, err := process.New(s.Shop.Shop, binaries, s.t.TempDir(), false)
+	require.NoError(s.t, err)
+	for _, service := range setup.Services() {
+		replica.Set(service, "STRIPE_URL="+s.URL(setup.Provider))
+		s.t.Cleanup(func() { _ = replica.Kill(service) }) // an error where it was not started
+	}
+	return replica
+}
+
 // AwaitEnd waits until at least so many orders are there and all have ended.
 func (s *Shop) AwaitEnd(orders int) story.Progress {
 	s.t.Helper()

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -29,4 +30,7 @@ func TestWindowThatIsTooShortIsRefused(t *testing.T) {
 	}
 	cfg := DefaultConfig()
 	require.NoError(t, cfg.InboxWindow.UnmarshalText([]byte("1h14m11s")))
+	require.NoError(t, cfg.Validate())
+	cfg.RetryDelays = append(cfg.RetryDelays, time.Minute)
+	require.Error(t, cfg.Validate())
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +33,24 @@ func Services() []string { return []string{Orders, Billing, CatalogView, Provide
 
 // WithOutbox returns those that publish events.
 func WithOutbox() []string { return []string{Orders, Billing} }
+
+// sources returns whose events each service consumes.
+func sources() map[string]string {
+	return map[string]string{Orders: Billing, Billing: Orders, CatalogView: Orders}
+}
+
+// OperatorsQueues returns the names of the queues whose messages wait for the operator: the dead letters of
+// each consumer, and the unrouted events of each publisher.
+func OperatorsQueues() []string {
+	var dead, unrouted []string
+	for consumer, source := range sources() {
+		dead = append(dead, broker.DeadLetters(broker.Queue(consumer, source)))
+		unrouted = append(unrouted, broker.Unrouted(source))
+	}
+	slices.Sort(dead)
+	slices.Sort(unrouted)
+	return append(dead, slices.Compact(unrouted)...)
+}
 
 // Auditor is the database role that may read everything; Operator is the broker user that may do everything
 // in the virtual host.
@@ -192,8 +211,7 @@ func (s Shop) virtualHost() error {
 	if err := api.Permit(s.VHost(), amqp.User.Username(), ".*", ".*", ".*"); err != nil {
 		return err
 	}
-	consumes := map[string]string{Orders: Billing, Billing: Orders, CatalogView: Orders}
-	for service, source := range consumes {
+	for service, source := range sources() {
 		if err := api.PutUser(service, s.Password); err != nil {
 			return err
 		}
