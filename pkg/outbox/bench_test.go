@@ -44,7 +44,7 @@ func BenchmarkDrain(b *testing.B) {
 		rows int
 		runs []run
 	}{
-		{"20k", 20_000, []run{{"forwarder", forward}, {"pooled", sendPooled}, {"relay", relay(1000, 0)}}},
+		{"20k", 20_000, []run{{"forwarder", forward}, {"pooled", sendPooled}, {"raw", sendRaw}, {"relay", relay(1000, 0)}}},
 		{"50k", 50_000, []run{
 			{"raw", sendRaw},
 			{"relay", relay(1000, 0)},

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"fmt"
 
@@ -16,9 +17,7 @@ const readBatch = `
 SELECT id, message_id, key, payload, metadata
 FROM outbox
 WHERE id > $1 AND id <> ALL ($2)
-  AND NOT EXISTS (
-    SELECT FROM outbox_held held
-    WHERE held.key = outbox.key AND (held.next_try IS NULL OR held.next_try > now()))
+  AND key NOT IN (SELECT key FROM outbox_held WHERE next_try IS NULL OR next_try > now())
 ORDER BY id
 LIMIT $3`
 
@@ -33,7 +32,8 @@ func (r *Relay) read(ctx context.Context, db *sqlx.DB, from int64, known []int64
 	for sum := 0; sum < r.cfg.BatchSum && rows.Next(); {
 		var next row
 		var id string
-		var payload, metadata []byte
+		var payload []byte
+		var metadata sql.RawBytes
 		if err := rows.Scan(&next.id, &id, &next.key, &payload, &metadata); err != nil {
 			return nil, fmt.Errorf("read outbox: %w", err)
 		}
