@@ -156,7 +156,7 @@ func TestOperatorReleasesHeldKeys(t *testing.T) {
 func TestServicesShowTheirOutbox(t *testing.T) {
 	t.Parallel()
 	s := harness.Started(t, harness.Stack(t), binaries)
-	admin, err := s.Shop.Stack.Database(s.Database(setup.Orders), "", "")
+	admin, err := s.Stack.Database(s.Database(setup.Orders), "", "")
 	require.NoError(t, err)
 	db, err := postgres.Open(postgres.Config{URL: admin, MaxConnections: 1})
 	require.NoError(t, err)
