@@ -21,13 +21,13 @@ type RelayConfig struct {
 	// for its statements.
 	URL       string
 	Publisher *broker.Publisher // required; its Run runs elsewhere, and longer than the relay's
-	BatchSize int               // rows that one read returns at most; default 1000
+	BatchSize int               // rows that one read returns at most; default 2000
 	BatchSum  int               // bytes of payload and metadata that one read returns at most; default 8 MiB
 	// Poll is how often the table is looked at when nobody wakes the relay, such as for a message whose
 	// next try is due. Default 500 ms.
 	Poll time.Duration
 	// Tries is how often a message that the broker refuses is sent, with growing pauses, before its key
-	// waits for an operator. Default 10, which is about 17 minutes.
+	// waits for an operator. Default 10, which is about nine minutes.
 	Tries      int
 	Registerer prometheus.Registerer // for the metrics of metrics.go; default: nobody
 	Logger     *slog.Logger          // default: discards
