@@ -103,7 +103,7 @@ func (m *model) read(t *rapid.T) { m.readBy(t, m.betweenReads(t)) }
 
 func (m *model) readBy(t *rapid.T, r *modelRelay) {
 	known, _, _ := r.window.excluded()
-	rows, err := r.Relay.read(m.ctx, m.db, r.hint.from, known)
+	rows, err := r.read(m.ctx, m.db, r.hint.from, known)
 	require.NoError(t, err)
 	r.reading = &rows
 }
@@ -177,7 +177,16 @@ func (m *model) arriveAt(t *rapid.T, w *wired) {
 func (m *model) settle(t *rapid.T) {
 	outcome := rapid.SampledFrom([]error{nil, nil, broker.ErrNacked, broker.ErrReturned, broker.ErrChannel, fault.AsOutage(errors.New("lost"))}).Draw(t, "outcome")
 	refused := errors.Is(outcome, broker.ErrNacked) || errors.Is(outcome, broker.ErrReturned)
-	r, i := m.onTheWire(t, func(w wired) bool { return (outcome != nil || w.arrived) && !(refused && w.arrived) })
+	r, i := m.onTheWire(t, func(w wired) bool {
+		switch {
+		case outcome == nil:
+			return w.arrived
+		case refused:
+			return !w.arrived
+		default:
+			return true
+		}
+	})
 	settled := r.wire[i].row
 	r.wire = slices.Delete(r.wire, i, i+1)
 	r.window.settle(settled, outcome)
@@ -186,7 +195,7 @@ func (m *model) settle(t *rapid.T) {
 func (m *model) save(t *rapid.T) { m.saveBy(t, m.betweenReads(t)) }
 
 func (m *model) saveBy(t *rapid.T, r *modelRelay) {
-	require.NoError(t, r.Relay.save(m.ctx, m.db, r.window))
+	require.NoError(t, r.save(m.ctx, m.db, r.window))
 }
 
 // crash makes a relay forget everything. What it has sent may still arrive: it stays on another's wire, so
