@@ -13,10 +13,6 @@ import (
 	"onceshop/pkg/events"
 )
 
-// Force is the header by which an operator has a message handled that is too old to be recognised as a
-// repetition; its value says why. The inbox reads it.
-const Force = "shop-force"
-
 // Errors of letters.
 var (
 	// ErrNoQueue: there is no such queue, such as that of a service that was never started.
@@ -204,14 +200,14 @@ func (l *Letters) Close() error {
 func again(delivery amqp.Delivery, force string) amqp.Publishing {
 	headers := maps.Clone(delivery.Headers)
 	maps.DeleteFunc(headers, func(name string, _ any) bool { return reserved(name) })
-	for _, name := range []string{Attempts, LastError, FirstFailure, LastFailure, OriginQueue, HandledBy, Force} {
+	for _, name := range []string{Attempts, LastError, FirstFailure, LastFailure, OriginQueue, HandledBy, events.Force} {
 		delete(headers, name)
 	}
 	if force != "" {
 		if headers == nil {
 			headers = amqp.Table{}
 		}
-		headers[Force] = force
+		headers[events.Force] = force
 	}
 	return amqp.Publishing{
 		Headers: headers, ContentType: delivery.ContentType, ContentEncoding: delivery.ContentEncoding,

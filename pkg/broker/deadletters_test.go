@@ -183,7 +183,7 @@ func TestRedriveBeginsTheScheduleAnew(t *testing.T) {
 	require.NoError(t, letters.Close())
 	awaitDepth(t, url, deadLetters, 1)
 	again := nextDeadLetter(t, channel(t, url)).Headers
-	require.Equal(t, []any{"2", "7", "I looked"}, []any{again[broker.Attempts], again["mine"], again[broker.Force]})
+	require.Equal(t, []any{"2", "7", "I looked"}, []any{again[broker.Attempts], again["mine"], again[events.Force]})
 }
 
 func TestRedriveThatIsNotTakenLeavesTheLetter(t *testing.T) {

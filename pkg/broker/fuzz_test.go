@@ -193,7 +193,7 @@ func (p *pit) throw(t *testing.T, msg amqp.Publishing, times int) {
 // hostileNames are headers that mean something to somebody.
 var hostileNames = []string{ //nolint:gochecknoglobals
 	"x-delivery-count", "x-death", "x-first-death-queue", "CC", "BCC", broker.Attempts, broker.LastError, broker.FirstFailure,
-	broker.OriginQueue, broker.Force, "cloudEvents:id", "cloudEvents:type", "cloudEvents:time", "cloudEvents:source",
+	broker.OriginQueue, events.Force, "cloudEvents:id", "cloudEvents:type", "cloudEvents:time", "cloudEvents:source",
 	"cloudEvents:subject", "cloudEvents:correlationid", "cloudEvents:specversion", "type", "time", "source", "correlation_id", "",
 }
 

@@ -13,12 +13,8 @@ import (
 
 // ErrTooOld is the permanent error of a message that the inbox doesn't know, and that is older than the
 // window less the margin: perhaps it was handled, and its row was deleted since. Whoever knows that it was
-// not may set Force.
+// not may set events.Force.
 var ErrTooOld = errors.New("too old to deduplicate")
-
-// Force is the metadata by which an operator has a message handled whatever its age, with the reason as
-// value. It is still handled once: a message that the inbox knows stays a duplicate.
-const Force = "shop-force"
 
 // CheckWindow returns an error, which shows the sum, unless the window is longer than the margin and the
 // time for which a message may be tried again. It is New's check, for those who read a window from their
@@ -31,10 +27,13 @@ func CheckWindow(window, margin, retrySpan time.Duration) error {
 }
 
 // checkAge returns a permanent error unless the message occurred within the window less the margin, or is
-// forced. A message without a time, or with one that can't be read or is more than half the margin ahead of
-// now, is refused too: nobody could tell for how long its row is needed.
+// forced (events.Force): an operator then has it handled whatever its age. It is still handled once, for a
+// message that the inbox knows stays a duplicate.
+//
+// A message without a time, or with one that can't be read or is more than half the margin ahead of now, is
+// refused too: nobody could tell for how long its row is needed.
 func (c *Config) checkAge(msg *message.Message, now time.Time) error {
-	if msg.Metadata.Get(Force) != "" {
+	if msg.Metadata.Get(events.Force) != "" {
 		return nil
 	}
 	occurred, err := time.Parse(time.RFC3339Nano, msg.Metadata.Get(events.Time))

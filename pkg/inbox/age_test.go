@@ -40,7 +40,7 @@ func TestOnlyMessagesOfTheWindowAreHandled(t *testing.T) {
 		require.Equal(t, fault.Permanent, fault.ClassOf(err))
 		require.Equal(t, before, c.n(t), test.age)
 
-		msg.Metadata.Set(inbox.Force, "nothing was handled that day")
+		msg.Metadata.Set(events.Force, "nothing was handled that day")
 		require.NoError(t, c.handle(msg))
 		require.NoError(t, c.handle(msg))
 		require.Equal(t, before+1, c.n(t), "what is forced is still handled once")
@@ -56,7 +56,7 @@ func TestMessageWithoutATimeIsRefusedUnlessForced(t *testing.T) {
 		err := c.handle(msg)
 		require.ErrorContains(t, err, "the age of message "+msg.UUID+" is unknown", text)
 		require.Equal(t, fault.Permanent, fault.ClassOf(err))
-		msg.Metadata.Set(inbox.Force, "sent by hand")
+		msg.Metadata.Set(events.Force, "sent by hand")
 		require.NoError(t, c.handle(msg))
 	}
 	require.Equal(t, 4, c.n(t))

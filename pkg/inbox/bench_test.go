@@ -164,7 +164,7 @@ func BenchmarkFullInbox(b *testing.B) {
 	full, empty := newLedger(b), newLedger(b)
 	full.fill(b, *benchRows, inbox.DefaultWindow)
 	for _, n := range inFlight {
-		b.Run(fmt.Sprintf("rows=%d/inflight=%d", *benchRows, n), func(b *testing.B) {
+		b.Run(fmt.Sprintf("inflight=%d", n), func(b *testing.B) {
 			compare(b, contender{full.once(), n, fresh}, contender{empty.once(), n, fresh})
 		})
 	}
@@ -195,7 +195,7 @@ func BenchmarkCleaner(b *testing.B) {
 	require.NoError(b, err)
 	start(b, cleaner)
 	for _, n := range inFlight {
-		b.Run(fmt.Sprintf("rows=%d/inflight=%d", *benchRows, n), func(b *testing.B) {
+		b.Run(fmt.Sprintf("inflight=%d", n), func(b *testing.B) {
 			compare(b, contender{cleaned.once(), n, fresh}, contender{alone.once(), n, fresh})
 			var left int
 			require.NoError(b, cleaned.db.Get(&left, `SELECT count(*) FROM inbox WHERE handled_at < now() - $1 * interval '1 second'`, inbox.DefaultWindow.Seconds()))

@@ -196,7 +196,7 @@ var errDuplicate = errors.New("handled before")
 //
 // What no repetition can help is an error of class fault.Permanent, for the dead letters: a key that is
 // empty or longer than MaxKey; the key of a message that had another type or payload (ErrConflict); a
-// message that is too old (ErrTooOld) or of unknown age, unless it is forced (Force); and messages returned
+// message that is too old (ErrTooOld) or of unknown age, unless it is forced (events.Force); and messages returned
 // by next, which would be published outside the transaction: write them to the outbox.
 func (i *Inbox) Middleware(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {

@@ -121,7 +121,7 @@ func TestSameIDWithAnotherContentIsAConflict(t *testing.T) {
 			msg.Metadata.Set(events.Type, msg.Metadata.Get(events.Type)+"5")
 			msg.Payload = []byte("0")
 		},
-		func(msg *message.Message) { msg.Payload = []byte("5"); msg.Metadata.Set(inbox.Force, "why not") },
+		func(msg *message.Message) { msg.Payload = []byte("5"); msg.Metadata.Set(events.Force, "why not") },
 	} {
 		other := msg.Copy()
 		change(other)

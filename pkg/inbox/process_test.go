@@ -305,7 +305,7 @@ func TestConsumerSetsAsideWhatTheInboxRefuses(t *testing.T) {
 	require.Contains(t, letter.Headers[broker.LastError], inbox.ErrTooOld.Error())
 	require.Equal(t, 2, b.wrong(t), "neither had an effect")
 
-	letter.Headers[inbox.Force] = "it was never handled"
+	letter.Headers[events.Force] = "it was never handled"
 	for range 2 {
 		require.NoError(t, b.ch.Publish("one.queues", "one.orders", true, false, amqp.Publishing{
 			Headers: letter.Headers, MessageId: letter.MessageId, Type: letter.Type, Timestamp: letter.Timestamp, Body: letter.Body,

@@ -43,6 +43,13 @@ func goals() []goal {
 		{"relay-memory-1M-MiB", figure{"Drain/1M/relay", "MiB"}, figure{}, false, 100},
 		{"latency-p50-100-per-second/raw-confirm", figure{"Latency/100-per-second", "p50-ms"}, figure{"Latency/raw-confirm", "p50-ms"}, false, 3},
 		{"row-and-event/row", figure{"Insert", "row-and-event-µs"}, figure{"Insert", "row-µs"}, false, 1.35},
+		{"inbox/no-inbox-1-in-flight", figure{"Inbox/inflight=1", "ratio"}, figure{}, true, 0.8},
+		{"inbox/no-inbox-16-in-flight", figure{"Inbox/inflight=16", "ratio"}, figure{}, true, 0.9},
+		{"inbox/no-inbox-64-in-flight", figure{"Inbox/inflight=64", "ratio"}, figure{}, true, 0.9},
+		{"full-inbox/empty-inbox-16-in-flight", figure{"FullInbox/inflight=16", "ratio"}, figure{}, true, 0.9},
+		{"cleaner/no-cleaner-16-in-flight", figure{"Cleaner/inflight=16", "ratio"}, figure{}, true, 0.9},
+		{"duplicates/handling-16-in-flight", figure{"Duplicates/inflight=16", "ratio"}, figure{}, true, 2},
+		{"inbox-16/inbox-1-in-flight", figure{"Inbox/inflight=16", "msg/s"}, figure{"Inbox/inflight=1", "msg/s"}, true, 3},
 	}
 }
 
