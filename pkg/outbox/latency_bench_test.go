@@ -192,3 +192,13 @@ func (s *shop) commit(event, notify bool) error {
 		return outbox.PublishMessagesTx(ctx, tx, eventMessage("key"))
 	})
 }
+
+// startActive starts a relay process and waits until it publishes.
+func (s *shop) startActive(b *testing.B) *process {
+	b.Helper()
+	p := s.startProcess(b)
+	s.write(b, "first", 0, 1)
+	s.awaitEmpty(b)
+	s.take(b)
+	return p
+}

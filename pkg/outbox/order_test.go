@@ -144,19 +144,21 @@ func (a *arrivals) deliveries() int {
 	return a.all
 }
 
+// lockHolder returns the server process that holds the relay's lock, or 0.
+func (s *shop) lockHolder() (pid int) {
+	_ = s.db.Get(&pid, `SELECT coalesce(max(pid), 0) FROM pg_locks WHERE locktype = 'advisory' AND granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	return pid
+}
+
 func TestStoppedHolderLosesTheLock(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	p := s.startProcess(t)
-	holder := func() (pid int) {
-		_ = s.db.Get(&pid, `SELECT coalesce(max(pid), 0) FROM pg_locks WHERE locktype = 'advisory' AND granted
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
-		return pid
-	}
-	require.Eventually(t, func() bool { return holder() != 0 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.lockHolder() != 0 }, 20*time.Second, 10*time.Millisecond)
 	p.signal(syscall.SIGSTOP)
 	stopped := time.Now()
-	require.Eventually(t, func() bool { return holder() == 0 }, 5*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.lockHolder() == 0 }, 5*time.Second, 10*time.Millisecond)
 	t.Logf("free after %s", time.Since(stopped))
 }
 
