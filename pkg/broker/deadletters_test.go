@@ -177,6 +177,7 @@ func TestRedriveBeginsTheScheduleAnew(t *testing.T) {
 	awaitDepth(t, url, deadLetters, 1)
 	letters := open(t, url, deadLetters)
 	require.NoError(t, letters.Redrive(context.Background(), next(t, letters), "I looked"))
+	awaitDepth(t, url, deadLetters, 1)
 	letter, err := letters.Next()
 	require.NoError(t, err)
 	require.Nil(t, letter, "it fails again, and is not met again")

@@ -56,7 +56,7 @@ func FuzzConsumer(f *testing.F) {
 	f.Add("4", events.OrderPlacedV1+strings.Repeat("t", 10_000), []byte{}, good(f), byte(typeInHeader))
 	f.Add("5", otherVersion, []byte{3, 12, 5, 14, 3, 'a', 'b', 'c'}, good(f), byte(0)) // CC
 	var grows []byte                                                                   // 92 kB of bytes, which are a third more as text
-	for i := range byte(9) {
+	for i := range byte(12) {
 		grows = slices.Concat(grows, []byte{32 + i}, bytes.Repeat([]byte{i}, int(32+i)%16), []byte{11, i, 255})
 	}
 	f.Add("5", otherVersion, grows, good(f), byte(0))
