@@ -75,23 +75,22 @@ func Check(msg *message.Message) error {
 	if len(msg.Payload) > MaxBody {
 		return fault.AsPermanent(fmt.Errorf("message %s: body of %d bytes: at most %d", msg.UUID, len(msg.Payload), MaxBody))
 	}
-	short := map[string]string{"id": msg.UUID, events.Type: msg.Metadata.Get(events.Type)}
 	total := 0
 	for name, value := range msg.Metadata {
 		if reserved(name) || strings.HasPrefix(name, cloudEvents) {
-			return fault.AsPermanent(fmt.Errorf("message %s: metadata %q: the name is reserved", msg.UUID, name))
+			return fault.AsPermanent(fmt.Errorf("message %s: metadata %q: the prefix is reserved", msg.UUID, name))
 		}
 		if name == "" || len(name) > MaxShort || !text(name) || !text(value) {
 			return fault.AsPermanent(fmt.Errorf("message %s: metadata %.40q: names of 1 to %d bytes and values must be UTF-8 without NUL", msg.UUID, name, MaxShort))
 		}
-		total += len(name) + len(value) + headerOverhead
+		total += len(name) + len(value)
 	}
 	if total > MaxHeaders {
 		return fault.AsPermanent(fmt.Errorf("message %s: metadata of %d bytes: at most %d", msg.UUID, total, MaxHeaders))
 	}
-	for name, value := range short {
-		if value == "" || len(value) > MaxShort || !text(value) {
-			return fault.AsPermanent(fmt.Errorf("message %.40q: %s of %d bytes: 1 to %d, UTF-8 without NUL", msg.UUID, name, len(value), MaxShort))
+	for _, property := range [...]struct{ name, value string }{{"id", msg.UUID}, {events.Type, msg.Metadata.Get(events.Type)}} {
+		if property.value == "" || len(property.value) > MaxShort || !text(property.value) {
+			return fault.AsPermanent(fmt.Errorf("message %.40q: %s of %d bytes: 1 to %d, UTF-8 without NUL", msg.UUID, property.name, len(property.value), MaxShort))
 		}
 	}
 	if id := msg.Metadata.Get(events.CorrelationID); len(id) > MaxShort {
