@@ -78,12 +78,12 @@ func Check(msg *message.Message) error {
 	total := 0
 	for name, value := range msg.Metadata {
 		if reserved(name) || strings.HasPrefix(name, cloudEvents) {
-			return fault.AsPermanent(fmt.Errorf("message %s: metadata %q: the prefix is reserved", msg.UUID, name))
+			return fault.AsPermanent(fmt.Errorf("message %s: metadata %q: the name is reserved", msg.UUID, name))
 		}
 		if name == "" || len(name) > MaxShort || !text(name) || !text(value) {
 			return fault.AsPermanent(fmt.Errorf("message %s: metadata %.40q: names of 1 to %d bytes and values must be UTF-8 without NUL", msg.UUID, name, MaxShort))
 		}
-		total += len(name) + len(value)
+		total += len(name) + len(value) + headerOverhead
 	}
 	if total > MaxHeaders {
 		return fault.AsPermanent(fmt.Errorf("message %s: metadata of %d bytes: at most %d", msg.UUID, total, MaxHeaders))
