@@ -1,6 +1,8 @@
 .DEFAULT_GOAL := help
-.PHONY: help stack build demo test test-race test-faults lint up down
+.PHONY: help stack build demo test test-race test-faults fuzz bench lint up down
 
+ROUNDS ?= 3
+FUZZTIME ?= 10m
 GOLANGCI := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 help: ## show this help
@@ -26,6 +28,13 @@ test-race: stack ## the same under the race detector
 
 test-faults: ## restart and stop both servers under load, on instances of its own
 	go test -count=1 -timeout 30m -tags faults ./e2e/faults/
+
+fuzz: stack ## send a consumer whatever anybody could, for FUZZTIME (10m)
+	go test -run '^$$' -fuzz FuzzConsumer -fuzztime $(FUZZTIME) -fuzzminimizetime 1x ./pkg/broker/
+
+bench: stack ## measure against the physical limits, ROUNDS=3 times, and print medians and ratios
+	for round in $$(seq $(ROUNDS)); do go test -run '^$$' -bench . -benchtime 1x -timeout 2h ./pkg/... || exit 1; done > bench.out
+	go run ./scripts/bench < bench.out
 
 lint: ## vet and lint
 	go vet ./...

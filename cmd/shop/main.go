@@ -59,7 +59,7 @@ that scripts/stack leaves behind. SHOP_PASSWORD is the password of all roles and
 		SilenceErrors: true,
 	}
 	root.PersistentFlags().StringVar(&o.name, "name", "", "the name of a shop beside the main one; its databases and its virtual host begin with it")
-	root.AddCommand(newPing(), newSetup(o), newUp(o), newDemo(o), newAudit(o))
+	root.AddCommand(newPing(), newSetup(o), newUp(o), newDemo(o), newAudit(o), newOutbox(o), newDeadLetters(o))
 	return root
 }
 

@@ -25,7 +25,7 @@ import (
 	"onceshop/pkg/stack"
 )
 
-// Build builds the services into a new directory, once for all tests of a package, and returns it. Call it
+// Build builds the services and the operator's tool into a new directory, once for all tests of a package, and returns it. Call it
 // in TestMain, and remove the directory at the end.
 func Build() (dir string, err error) {
 	if dir, err = os.MkdirTemp("", "onceshop-bin-"); err != nil {
@@ -33,7 +33,8 @@ func Build() (dir string, err error) {
 	}
 	build := exec.Command("go", "build", "-o", dir+"/", //nolint:noctx // a build ends by itself
 		"onceshop/services/orders/cmd/orders", "onceshop/services/billing/cmd/billing",
-		"onceshop/services/catalog-view/cmd/catalog-view", "onceshop/services/billing/provider/cmd/provider")
+		"onceshop/services/catalog-view/cmd/catalog-view", "onceshop/services/billing/provider/cmd/provider",
+		"onceshop/cmd/shop")
 	if output, err := build.CombinedOutput(); err != nil {
 		return dir, fmt.Errorf("build the services: %w\n%s", err, output)
 	}
@@ -116,6 +117,19 @@ func (s *Shop) Story(orders int, patient bool) *story.Story {
 func (s *Shop) Until(what string, reached func() bool) {
 	s.t.Helper()
 	require.Eventually(s.t, reached, limit, 20*time.Millisecond, what)
+}
+
+// Replica returns a further replica of the shop's services, on ports of its own, none of them started. It
+// uses the provider of the first.
+func (s *Shop) Replica(binaries string) *process.Shop {
+	s.t.Helper()
+	replica, err := process.New(s.Shop.Shop, binaries, s.t.TempDir(), false)
+	require.NoError(s.t, err)
+	for _, service := range setup.Services() {
+		replica.Set(service, "STRIPE_URL="+s.URL(setup.Provider))
+		s.t.Cleanup(func() { _ = replica.Kill(service) }) // an error where it was not started
+	}
+	return replica
 }
 
 // AwaitEnd waits until at least so many orders are there and all have ended.

@@ -64,6 +64,11 @@ func (p *Private) Start(server string) error {
 	return err
 }
 
+// RabbitMQCtl runs rabbitmqctl on the RabbitMQ server and returns what it prints.
+func (p *Private) RabbitMQCtl(args ...string) (string, error) {
+	return p.run(append([]string{"rabbitmqctl"}, args...)...)
+}
+
 // Down ends both servers and deletes their data.
 func (p *Private) Down() error {
 	_, err := p.run("down")

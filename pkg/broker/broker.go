@@ -33,7 +33,7 @@ const heartbeat = 5 * time.Second
 // blocks for as long as the broker does not read, such as during a memory or disk alarm.
 type connection struct {
 	*amqp.Connection
-	socket atomic.Pointer[net.Conn]
+	socket atomic.Pointer[gatheringConn]
 }
 
 func dial(url, name string) (*connection, error) {
@@ -44,11 +44,13 @@ func dial(url, name string) (*connection, error) {
 		Heartbeat:  heartbeat,
 		Properties: properties,
 		Dial: func(network, address string) (net.Conn, error) {
-			socket, err := amqp.DefaultDial(5*time.Second)(network, address)
-			if err == nil {
-				c.socket.Store(&socket)
+			conn, err := amqp.DefaultDial(5*time.Second)(network, address)
+			if err != nil {
+				return nil, err
 			}
-			return socket, err
+			socket := newGatheringConn(conn)
+			c.socket.Store(socket)
+			return socket, nil
 		},
 	})
 	if err != nil {
@@ -61,7 +63,7 @@ func dial(url, name string) (*connection, error) {
 // cut ends the connection without asking the broker.
 func (c *connection) cut() {
 	if socket := c.socket.Load(); socket != nil {
-		_ = (*socket).Close()
+		_ = socket.Close()
 	}
 	_ = c.CloseDeadline(time.Now().Add(time.Second))
 }

@@ -36,10 +36,17 @@ type ConsumerConfig struct {
 	// StopLimit is how long a stop waits for handlers under way; default 20 s, more than HandlerLimit.
 	StopLimit time.Duration
 	// RetryDelays are the times that a message waits after a first, second … failed delivery before it is
-	// delivered again; after the last it goes to the dead letters. Default 10 s, 1 min, 10 min.
+	// delivered again; after the last it goes to the dead letters. Default DefaultRetryDelays.
 	RetryDelays []time.Duration
 	Logger      *slog.Logger // default: discards
 	Metrics     *Metrics     // default: not registered
+
+	outageLimit time.Duration // how long a message is kept in hand; shorter in tests
+}
+
+// DefaultRetryDelays returns 10 s, 1 min, 10 min.
+func DefaultRetryDelays() []time.Duration {
+	return []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute}
 }
 
 func (c *ConsumerConfig) setDefaults() {
@@ -53,13 +60,16 @@ func (c *ConsumerConfig) setDefaults() {
 		c.StopLimit = 20 * time.Second
 	}
 	if c.RetryDelays == nil {
-		c.RetryDelays = []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute}
+		c.RetryDelays = DefaultRetryDelays()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	if c.Metrics == nil {
 		c.Metrics = NewMetrics(nil)
+	}
+	if c.outageLimit == 0 {
+		c.outageLimit = defaultOutageLimit
 	}
 }
 
@@ -77,7 +87,7 @@ func (c *ConsumerConfig) validate() error {
 
 // Consumer handles the events of one source in one queue of the service. A message runs through
 //
-//	setAside(retry(timeout(decode(middleware(handler)))))
+//	setAside(retry(recovered(timeout(decode(middleware(handler))))))
 //
 // and is acked once that returns nil.
 type Consumer struct {
@@ -131,6 +141,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	})
 	defer stop()
 	group.Go(func() error { return c.publisher.Run(publishing) })
+	group.Go(func() error { c.watchDeadLetters(groupCtx); return nil })
 	group.Go(func() error {
 		defer stopPublishing()
 		return c.consume(groupCtx)
@@ -154,7 +165,8 @@ func (c *Consumer) consume(ctx context.Context) error {
 		return err
 	}
 	handler := router.AddConsumerHandler(c.queue, c.queue, sub, c.cfg.Handlers.dispatch)
-	handler.AddMiddleware(c.setAside, c.count, c.retry, timeout(c.cfg.HandlerLimit), c.cfg.Handlers.decode(c.unknown))
+	handler.AddMiddleware(c.setAside, c.count, c.retry, recovered, timeout(c.cfg.HandlerLimit),
+		c.cfg.Handlers.decode(c.unknown))
 	handler.AddMiddleware(c.cfg.Middleware...)
 	closed := make(chan error, 1)
 	context.AfterFunc(ctx, func() { closed <- router.Close() })

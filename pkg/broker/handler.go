@@ -54,7 +54,7 @@ func EventOf(ctx context.Context) events.Event {
 }
 
 // decode checks and decodes a message before next is called, so that no transaction is begun for one that
-// can't be handled, and makes the message the cause of all that next does. A message without an id, an
+// can't be handled, and makes the message the cause of all that next does. A message without a proper id, an
 // undecodable one, and an event whose name is known under another version are permanent errors. One whose
 // name is not known at all is acked without a call of next: it was sent by hand, or by a binding that is
 // no longer wanted.
@@ -66,6 +66,8 @@ func (h Handlers) decode(unknown func(name string)) message.HandlerMiddleware {
 			switch {
 			case msg.UUID == "":
 				return nil, fault.AsPermanent(errors.New("the message has no id (AMQP property message-id)"))
+			case len(msg.UUID) > MaxShort || !text(msg.UUID):
+				return nil, fault.AsPermanent(fmt.Errorf("the message's id of %d bytes: at most %d, UTF-8 without NUL", len(msg.UUID), MaxShort))
 			case name == "":
 				return nil, fault.AsPermanent(errors.New("the message has no type (AMQP property type)"))
 			case !ok && h.otherVersion(name):

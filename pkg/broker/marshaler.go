@@ -19,8 +19,13 @@ import (
 // headers don't fit a frame (131,072 bytes by RabbitMQ's default) closes the connection for all others.
 const (
 	MaxShort   = 255      // bytes of an id, a type, a header's name
-	MaxHeaders = 64 << 10 // bytes of all metadata
+	MaxHeaders = 64 << 10 // bytes of all metadata, with headerOverhead for each piece
 	MaxBody    = 1 << 20  // bytes of a payload
+)
+
+const (
+	headerOverhead = 6       // bytes of a header beside its name and its text
+	maxCopied      = 120_000 // bytes of the headers of a copy, for which a frame has room beside the properties
 )
 
 // cloudEvents prefixes the headers of CloudEvents 1.0 in binary mode (AMQP Protocol Binding, 3.1).
@@ -43,7 +48,7 @@ func headerOf(name string) string {
 // metadataOf returns the metadata that a header carries, the opposite of headerOf; "" for what is not kept.
 func metadataOf(header string) string {
 	switch {
-	case strings.HasPrefix(header, "x-"), header == cloudEvents+"id", header == cloudEvents+"specversion":
+	case reserved(header), header == cloudEvents+"id", header == cloudEvents+"specversion":
 		return ""
 	case header == cloudEvents+"correlationid":
 		return events.CorrelationID
@@ -56,6 +61,13 @@ func metadataOf(header string) string {
 	return header
 }
 
+// reserved says of a header that it is the broker's own or tells the broker where to route: CC and BCC would
+// send a copy of the message to wherever the original went, and must be arrays (RabbitMQ, Sender-selected
+// Distribution).
+func reserved(header string) bool {
+	return strings.HasPrefix(header, "x-") || header == "CC" || header == "BCC"
+}
+
 // Check returns nil if the broker can carry msg; otherwise a permanent error that says what is wrong. It
 // is called before a message is stored in an outbox, because one that the broker chokes on would take
 // the connection, and with it everybody else's messages, down each time it is tried.
@@ -63,23 +75,22 @@ func Check(msg *message.Message) error {
 	if len(msg.Payload) > MaxBody {
 		return fault.AsPermanent(fmt.Errorf("message %s: body of %d bytes: at most %d", msg.UUID, len(msg.Payload), MaxBody))
 	}
-	short := map[string]string{"id": msg.UUID, events.Type: msg.Metadata.Get(events.Type)}
 	total := 0
 	for name, value := range msg.Metadata {
-		if strings.HasPrefix(name, "x-") || strings.HasPrefix(name, cloudEvents) {
-			return fault.AsPermanent(fmt.Errorf("message %s: metadata %q: the prefix is reserved", msg.UUID, name))
+		if reserved(name) || strings.HasPrefix(name, cloudEvents) {
+			return fault.AsPermanent(fmt.Errorf("message %s: metadata %q: the name is reserved", msg.UUID, name))
 		}
 		if name == "" || len(name) > MaxShort || !text(name) || !text(value) {
 			return fault.AsPermanent(fmt.Errorf("message %s: metadata %.40q: names of 1 to %d bytes and values must be UTF-8 without NUL", msg.UUID, name, MaxShort))
 		}
-		total += len(name) + len(value)
+		total += len(name) + len(value) + headerOverhead
 	}
 	if total > MaxHeaders {
 		return fault.AsPermanent(fmt.Errorf("message %s: metadata of %d bytes: at most %d", msg.UUID, total, MaxHeaders))
 	}
-	for name, value := range short {
-		if value == "" || len(value) > MaxShort || !text(value) {
-			return fault.AsPermanent(fmt.Errorf("message %.40q: %s of %d bytes: 1 to %d, UTF-8 without NUL", msg.UUID, name, len(value), MaxShort))
+	for _, property := range [...]struct{ name, value string }{{"id", msg.UUID}, {events.Type, msg.Metadata.Get(events.Type)}} {
+		if property.value == "" || len(property.value) > MaxShort || !text(property.value) {
+			return fault.AsPermanent(fmt.Errorf("message %.40q: %s of %d bytes: 1 to %d, UTF-8 without NUL", msg.UUID, property.name, len(property.value), MaxShort))
 		}
 	}
 	if id := msg.Metadata.Get(events.CorrelationID); len(id) > MaxShort {
@@ -92,7 +103,9 @@ func text(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s
 
 // Marshaler turns Watermill messages into AMQP ones and back. It satisfies watermill-amqp's interface.
 // On the wire the body is the payload; the metadata that package events names is in the AMQP properties
-// and in CloudEvents headers, so that a consumer needs no Watermill; any other metadata is a header.
+// (message-id, type, timestamp, correlation-id, app-id) and, where those don't hold it whole, in CloudEvents
+// headers, so that a consumer needs no Watermill; any other metadata is a header. The forms of other
+// producers are taken too: every attribute may be a header.
 type Marshaler struct{}
 
 // Marshal returns the persistent AMQP form of msg. It fails where Check does.
@@ -103,23 +116,61 @@ func (Marshaler) Marshal(msg *message.Message) (amqp.Publishing, error) {
 	return marshal(msg), nil
 }
 
-// marshal is Marshal for a message that the broker has already carried once.
+// marshal is Marshal for a message that the broker has already carried once, whoever sent it: what does not
+// fit a property is in the header of the same meaning, and headers that don't fit a frame together
+// (those that were no text have grown) are left out, the longest first.
 func marshal(msg *message.Message) amqp.Publishing {
-	headers := amqp.Table{cloudEvents + "specversion": "1.0", cloudEvents + "id": msg.UUID}
-	for name, value := range msg.Metadata {
-		headers[headerOf(name)] = value
+	headers := amqp.Table{cloudEvents + "specversion": "1.0"}
+	if len(msg.UUID) > MaxShort {
+		headers[cloudEvents+"id"] = msg.UUID
 	}
+	for name, value := range msg.Metadata {
+		// What a property holds is not said twice: the three headers would cost an eighth of the rate.
+		inProperty := name == events.Type || name == events.CorrelationID
+		if !inProperty || len(value) > MaxShort {
+			headers[headerOf(name)] = value
+		}
+	}
+	fit(headers)
 	occurred, _ := time.Parse(time.RFC3339Nano, msg.Metadata.Get(events.Time))
 	return amqp.Publishing{
 		Headers:       headers,
 		ContentType:   "application/json",
 		DeliveryMode:  amqp.Persistent,
-		MessageId:     msg.UUID,
-		Type:          msg.Metadata.Get(events.Type),
+		MessageId:     short(msg.UUID),
+		Type:          short(msg.Metadata.Get(events.Type)),
 		Timestamp:     occurred,
-		AppId:         appID(msg.Metadata.Get(events.Source)),
-		CorrelationId: msg.Metadata.Get(events.CorrelationID),
+		AppId:         short(appID(msg.Metadata.Get(events.Source))),
+		CorrelationId: short(msg.Metadata.Get(events.CorrelationID)),
 		Body:          msg.Payload,
+	}
+}
+
+// short returns what a property can hold: value, or nothing.
+func short(value string) string {
+	if len(value) > MaxShort {
+		return ""
+	}
+	return value
+}
+
+// fit deletes the longest headers, all of them text, until the rest fits a frame. Those of this package are
+// among the shortest.
+func fit(headers amqp.Table) {
+	size := func(name string) int { return len(name) + len(headers[name].(string)) + headerOverhead }
+	total := 0
+	for name := range headers {
+		total += size(name)
+	}
+	for total > maxCopied {
+		longest := ""
+		for name := range headers {
+			if longest == "" || size(name) > size(longest) {
+				longest = name
+			}
+		}
+		total -= size(longest)
+		delete(headers, longest)
 	}
 }
 
@@ -132,8 +183,8 @@ func appID(source string) string {
 var errNoDelivery = errors.New("no message: the queue was deleted")
 
 // Unmarshal returns the Watermill form of a delivery. Headers of any AMQP type are taken, those that are no
-// strings as JSON. The broker's own (x-*) are left out: a quorum queue adds an integer x-delivery-count at
-// the first redelivery. A property wins over a header of the same meaning. The id, the type and the time
+// strings as JSON. The broker's own (x-*, CC, BCC) are left out: a quorum queue adds an integer
+// x-delivery-count at the first redelivery. A property wins over a header of the same meaning. The id, the type and the time
 // may be missing; a consumer decides what to do about that.
 func (Marshaler) Unmarshal(delivery amqp.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {

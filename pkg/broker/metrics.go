@@ -8,6 +8,8 @@ type Metrics struct {
 	failures *prometheus.CounterVec   // queue, class
 	setAside *prometheus.CounterVec   // queue, to
 	unknown  *prometheus.CounterVec   // queue
+
+	deadLetters *prometheus.GaugeVec // queue
 }
 
 // NewMetrics registers the metrics with registerer, or nowhere where it is nil.
@@ -25,9 +27,12 @@ func NewMetrics(registerer prometheus.Registerer) *Metrics {
 		unknown: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "consumer_unknown_total", Help: "Messages of a type that has no handler, acked.",
 		}, []string{"queue"}),
+		deadLetters: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "consumer_dead_letters", Help: "Messages in the dead letters of the queue, as last seen; each replica reports them.",
+		}, []string{"queue"}),
 	}
 	if registerer != nil {
-		registerer.MustRegister(m.handled, m.failures, m.setAside, m.unknown)
+		registerer.MustRegister(m.handled, m.failures, m.setAside, m.unknown, m.deadLetters)
 	}
 	return m
 }

@@ -121,6 +121,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 			p.cfg.Logger.Info("connected to broker", "publisher", p.cfg.Service)
 			err = s.run(ctx)
 			p.setSession(nil)
+			s.end(err)
 		case refused(err) && !connectedBefore:
 			return err
 		}

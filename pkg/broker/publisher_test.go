@@ -19,7 +19,7 @@ import (
 )
 
 // startPublisher runs a publisher of orders until the test ends, and returns it connected.
-func startPublisher(t *testing.T, cfg broker.PublisherConfig) *broker.Publisher {
+func startPublisher(t testing.TB, cfg broker.PublisherConfig) *broker.Publisher {
 	t.Helper()
 	cfg.Service = "orders"
 	publisher, err := broker.NewPublisher(cfg)
@@ -32,7 +32,7 @@ func startPublisher(t *testing.T, cfg broker.PublisherConfig) *broker.Publisher 
 	return publisher
 }
 
-func await(t *testing.T, publisher *broker.Publisher) {
+func await(t testing.TB, publisher *broker.Publisher) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
@@ -40,7 +40,7 @@ func await(t *testing.T, publisher *broker.Publisher) {
 }
 
 // channel returns a plain AMQP channel for what a test does behind the package's back.
-func channel(t *testing.T, url string) *amqp.Channel {
+func channel(t testing.TB, url string) *amqp.Channel {
 	t.Helper()
 	conn, err := amqp.Dial(url)
 	require.NoError(t, err)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -20,7 +21,7 @@ const (
 	maxOutagePause = 5 * time.Second
 	// An outage is waited out for ten minutes at most, because RabbitMQ closes a channel that owes an ack
 	// for 30 (consumer_timeout). Then the message goes back to the queue, and the next delivery waits.
-	outageLimit = 10 * time.Minute
+	defaultOutageLimit = 10 * time.Minute
 
 	pingTimeout = 2 * time.Second
 )
@@ -32,7 +33,7 @@ var errStopping = fmt.Errorf("the consumer stops: %w", context.Canceled)
 // retry calls next until it succeeds, by the class of its error (package fault):
 //
 //   - permanent: the error is returned at once.
-//   - transient: next is called three times in all, a fraction of a second apart.
+//   - transient: next is called three times in all, a fraction of a second apart. A panic is transient too.
 //   - outage: next is called again until the outage is over, for ten minutes at most. The message and its
 //     place are kept, so that all handlers together pause the queue, and nothing counts as an attempt.
 //
@@ -52,7 +53,7 @@ func (c *Consumer) retry(next message.HandlerFunc) message.HandlerFunc {
 			switch {
 			case class == fault.Permanent,
 				class == fault.Transient && try == quickTries,
-				class == fault.Outage && time.Since(started) > outageLimit:
+				class == fault.Outage && time.Since(started) > c.cfg.outageLimit:
 				return nil, err
 			case class == fault.Transient:
 				try++
@@ -93,6 +94,19 @@ func waitUnlessStopping(ctx context.Context, d time.Duration) error {
 	}
 }
 
+// recovered makes an error of a panic, with where it happened. Watermill's router would nack the message, and
+// the broker deliver it at once again.
+func recovered(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) (_ []*message.Message, err error) {
+		defer func() {
+			if reason := recover(); reason != nil {
+				err = fmt.Errorf("the handler panicked: %v\n%s", reason, debug.Stack())
+			}
+		}()
+		return next(msg)
+	}
+}
+
 // timeout gives each try a context of its own that ends after limit, and restores the message's context
 // afterwards. Watermill's Timeout leaves the ended one behind, so that the next try fails at once.
 func timeout(limit time.Duration) message.HandlerMiddleware {
@@ -106,4 +120,16 @@ func timeout(limit time.Duration) message.HandlerMiddleware {
 			return next(msg)
 		}
 	}
+}
+
+// RetrySpan is the longest time from a message's first delivery to its last one, if it fails each time: the
+// delays, and each delivery's quick tries with all the time that they may take. Outages and stops are not
+// in it, nor the time that the message waits behind others.
+func (c ConsumerConfig) RetrySpan() time.Duration {
+	c.setDefaults()
+	span := time.Duration(len(c.RetryDelays)+1) * quickTries * c.HandlerLimit
+	for _, delay := range c.RetryDelays {
+		span += delay
+	}
+	return span
 }

@@ -30,7 +30,7 @@ type session struct {
 	mu       sync.Mutex // guards what follows; never held while writing
 	pending  []pending
 	returned map[string]int // message id → returns not yet matched with their confirm
-	err      error          // why the session ended
+	over     bool           // the session has ended
 }
 
 type pending struct {
@@ -67,29 +67,31 @@ func (s *session) send(exchange, key string, msg amqp.Publishing, done func(erro
 	select {
 	case s.slots <- struct{}{}:
 	case <-s.ended:
-		done(s.endedBy())
+		done(ErrNotSent)
 		return
 	}
 	s.sendMu.Lock()
 	defer s.sendMu.Unlock()
 	s.mu.Lock()
-	if s.err != nil {
+	if s.over {
+		// Whatever ended the session, this message was not under way and is not its cause.
 		s.mu.Unlock()
-		done(s.endedBy())
+		done(ErrNotSent)
 		return
 	}
 	s.pending = append(s.pending, pending{msg.MessageId, time.Now(), done})
 	s.mu.Unlock()
-	// An error means that the connection broke: Check has seen to it that the message can be written. The
-	// session then ends, and with it this message, which is in pending.
-	if err := s.ch.Publish(exchange, key, true, false, msg); err != nil {
+	// An error means that the channel has ended, and run will see why, or that the connection broke: Check
+	// has seen to it that the message can be written. Either way the session ends, and with it this
+	// message, which is in pending.
+	if err := s.ch.Publish(exchange, key, true, false, msg); err != nil && !errors.Is(err, amqp.ErrClosed) {
 		s.conn.cut()
 	}
 }
 
 // run matches confirms until the connection or the channel is lost, or ctx ends. A message that waits
 // longer than the timeout for its confirm ends the session: a connection that RabbitMQ blocks for an
-// alarm gives no other sign.
+// alarm gives no other sign. It returns why the session is over; then end is to be called.
 func (s *session) run(ctx context.Context) error {
 	defer s.conn.cut()
 	tick := time.NewTicker(s.timeout / 10)
@@ -98,15 +100,15 @@ func (s *session) run(ctx context.Context) error {
 		select {
 		case confirm, ok := <-s.confirms:
 			if !ok {
-				return s.end(s.closeReason())
+				return s.closeReason()
 			}
 			s.confirm(confirm)
 		case <-tick.C:
 			if s.overdue() {
-				return s.end(fault.AsOutage(fmt.Errorf("no confirm within %s", s.timeout)))
+				return fault.AsOutage(fmt.Errorf("no confirm within %s", s.timeout))
 			}
 		case <-ctx.Done():
-			return s.end(fault.AsOutage(errors.New("publisher closed")))
+			return fault.AsOutage(errors.New("publisher closed"))
 		}
 	}
 }
@@ -116,10 +118,10 @@ func (s *session) closeReason() error {
 	switch {
 	case e == nil:
 		return fault.AsOutage(amqp.ErrClosed)
-	case s.conn.IsClosed():
-		return fault.AsOutage(fmt.Errorf("connection lost: %w", e))
-	default:
+	case e.Server && e.Recover: // a channel exception (AMQP 0-9-1, 1.5.2.5), whoever cut the connection since
 		return fmt.Errorf("%w: %w", ErrChannel, e)
+	default:
+		return fault.AsOutage(fmt.Errorf("connection lost: %w", e))
 	}
 }
 
@@ -155,11 +157,11 @@ func (s *session) overdue() bool {
 	return len(s.pending) > 0 && time.Since(s.pending[0].sent) > s.timeout
 }
 
-// end closes the session and tells every message under way.
-func (s *session) end(why error) error {
-	s.conn.cut()
+// end tells every message under way why the session is over. A sender that sends again at once must not
+// come upon this session, so the publisher forgets it first.
+func (s *session) end(why error) {
 	s.mu.Lock()
-	s.err = why
+	s.over = true
 	left := s.pending
 	s.pending = nil
 	s.mu.Unlock()
@@ -167,11 +169,4 @@ func (s *session) end(why error) error {
 	for _, p := range left {
 		p.done(why)
 	}
-	return why
-}
-
-func (s *session) endedBy() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
 }

@@ -2,6 +2,7 @@ package broker
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -28,21 +29,36 @@ const maxErrorText = 1000 // bytes of LastError
 // permanent error, to the dead letters. The copy is confirmed by the broker before the original is acked,
 // so a crash in between leaves two, never none.
 //
-// During an outage, and when the consumer stops, it is the message that goes back to its queue.
+// When the consumer stops, it is the message that goes back to its queue. So does one whose outage lasts
+// too long to keep it in hand; as a copy, because the broker counts the deliveries of the original, and its
+// limit would make a dead letter of it in the end.
 func (c *Consumer) setAside(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		_, err := next(msg)
-		if err == nil || errors.Is(err, errStopping) || c.classOf(msg.Context(), err) == fault.Outage {
+		if err == nil || errors.Is(err, errStopping) {
 			return nil, err
 		}
-		attempts, _ := strconv.Atoi(msg.Metadata.Get(Attempts))
-		attempts++
+		if c.classOf(msg.Context(), err) == fault.Outage {
+			c.log(msg).Warn("outage: message put back into its queue", "error", err)
+			return nil, c.publisher.publishTo(queues(c.cfg.Service), c.queue, marshal(msg))
+		}
+		attempts := attemptsOf(msg) + 1
 		to := DeadLetters(c.queue)
 		if fault.ClassOf(err) != fault.Permanent && attempts <= len(c.cfg.RetryDelays) {
 			to = retryQueue(c.queue, c.cfg.RetryDelays[attempts-1])
 		}
 		return nil, c.move(msg, to, attempts, err)
 	}
+}
+
+// attemptsOf returns how many deliveries of msg have failed. What is no such number counts as none: anybody
+// may have sent the message.
+func attemptsOf(msg *message.Message) int {
+	attempts, err := strconv.ParseUint(msg.Metadata.Get(Attempts), 10, 16)
+	if err != nil {
+		return 0
+	}
+	return int(attempts)
 }
 
 // move sends a copy of msg to the queue, again and again while the broker is out of reach. Its error nacks
@@ -58,8 +74,8 @@ func (c *Consumer) move(msg *message.Message, to string, attempts int, cause err
 			return nil
 		}
 		log.Warn("message can't be set aside now: trying again", "error", err)
-		if time.Since(started) > outageLimit {
-			return err
+		if time.Since(started) > c.cfg.outageLimit {
+			return fmt.Errorf("set aside: %w", err)
 		}
 		if err := waitUnlessStopping(msg.Context(), wait); err != nil {
 			return err

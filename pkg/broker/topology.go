@@ -92,7 +92,8 @@ func declarePublisher(ch *amqp.Channel, service string) error {
 }
 
 // declareConsumer declares the queue in which service receives the handled events of source, its retry
-// queues, from which messages come back after their delay, and its dead letters; binds exactly those names; unbinds those it no longer handles; and leaves the marker.
+// queues, from which messages come back after their delay, and its dead letters; binds exactly those names;
+// unbinds those it no longer handles; and leaves the marker.
 func declareConsumer(ch *amqp.Channel, service, source string, handled Handlers, delays []time.Duration) error {
 	queue := Queue(service, source)
 	if err := declareQueue(ch, service, DeadLetters(queue), queueArguments(service, "")); err != nil {

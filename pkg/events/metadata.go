@@ -11,6 +11,7 @@ const (
 	Time          = "time"           // when it occurred, RFC 3339 in UTC
 	CorrelationID = "correlation_id" // the same for all that one request led to
 	CausationID   = "causation_id"   // the id of the message that led to this one; absent if a request did
+	Force         = "shop-force"     // why an operator has it handled although it is too old for the inbox
 	Traceparent   = "traceparent"    // W3C Trace Context; absent if there is none
 )
 

@@ -33,6 +33,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -52,9 +53,11 @@ func Migrations() postgres.Migrations { return postgres.EmbeddedMigrations("outb
 
 // Outbox writes events into the outbox table of one database. It is safe for concurrent use.
 type Outbox struct {
-	db     *sqlx.DB
-	source string
-	wake   chan struct{}
+	db        *sqlx.DB
+	source    string
+	wake      chan struct{} // taken by the relay of this process
+	leading   atomic.Bool   // the relay of this process is the active one
+	notifying atomic.Bool   // a NOTIFY is about to go
 }
 
 // New returns the outbox of db. The source is the events' CloudEvents source, "/onceshop/<service>".
@@ -65,15 +68,13 @@ func New(db *sqlx.DB, source string) (*Outbox, error) {
 	return &Outbox{db: db, source: source, wake: make(chan struct{}, 1)}, nil
 }
 
-// InTx runs fn in a transaction, as postgres.InTx does, and wakes the relay once it is committed.
+// InTx runs fn in a transaction, as postgres.InTx does, and wakes the relay once it is committed,
+// in whichever process it is active.
 func (o *Outbox) InTx(ctx context.Context, fn func(tx *sqlx.Tx) error) error {
 	if err := postgres.InTx(ctx, o.db, fn); err != nil {
 		return err
 	}
-	select {
-	case o.wake <- struct{}{}:
-	default: // it is awake
-	}
+	o.committed()
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"sync"
 	"testing"
@@ -33,7 +34,7 @@ type shop struct {
 
 const queue = "all.orders"
 
-func newShop(t *testing.T) *shop {
+func newShop(t testing.TB) *shop {
 	t.Helper()
 	s := &shop{databaseURL: postgrestest.URL(t, outbox.Migrations()), amqpURL: brokertest.VHost(t)}
 	s.db = postgrestest.Open(t, s.databaseURL)
@@ -50,7 +51,7 @@ func newShop(t *testing.T) *shop {
 
 // declare makes the queue with extra arguments and binds all of orders' events to it. The publisher must
 // have declared the exchange before.
-func (s *shop) declare(t *testing.T, arguments amqp.Table) {
+func (s *shop) declare(t testing.TB, arguments amqp.Table) {
 	t.Helper()
 	all := amqp.Table{"x-queue-type": "quorum"}
 	maps.Copy(all, arguments)
@@ -60,10 +61,11 @@ func (s *shop) declare(t *testing.T, arguments amqp.Table) {
 }
 
 // start runs a relay with its publisher until the function returned is called, or the test ends.
-func (s *shop) start(t *testing.T, cfg outbox.RelayConfig) (stop func()) {
+func (s *shop) start(t testing.TB, cfg outbox.RelayConfig) (stop func()) {
 	t.Helper()
 	publisher, err := broker.NewPublisher(broker.PublisherConfig{URL: s.amqpURL, Service: "orders"})
 	require.NoError(t, err)
+	cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	cfg.Outbox, cfg.URL, cfg.Publisher = s.box, s.databaseURL, publisher
 	relay, err := outbox.NewRelay(cfg)
 	require.NoError(t, err)
@@ -83,7 +85,7 @@ func (s *shop) start(t *testing.T, cfg outbox.RelayConfig) (stop func()) {
 }
 
 // write commits messages, each with the text "<key>/<n>" as its body, in a transaction each.
-func (s *shop) write(t *testing.T, key string, from, to int) {
+func (s *shop) write(t testing.TB, key string, from, to int) {
 	t.Helper()
 	for n := from; n < to; n++ {
 		require.NoError(t, s.box.InTx(context.Background(), func(tx *sqlx.Tx) error {
@@ -100,19 +102,19 @@ func newMessage(key string, n int) *message.Message {
 }
 
 // pending returns how many rows the outbox has.
-func (s *shop) pending(t *testing.T) (rows int) {
+func (s *shop) pending(t testing.TB) (rows int) {
 	t.Helper()
 	require.NoError(t, s.db.Get(&rows, `SELECT count(*) FROM outbox`))
 	return rows
 }
 
-func (s *shop) awaitEmpty(t *testing.T) {
+func (s *shop) awaitEmpty(t testing.TB) {
 	t.Helper()
 	require.Eventually(t, func() bool { return s.pending(t) == 0 }, 30*time.Second, 10*time.Millisecond)
 }
 
 // take empties the queue and returns the bodies in their order.
-func (s *shop) take(t *testing.T) (bodies []string) {
+func (s *shop) take(t testing.TB) (bodies []string) {
 	t.Helper()
 	for {
 		msg, ok, err := s.ch.Get(queue, true)
@@ -145,7 +147,7 @@ func TestRelayPublishesWhatWasCommitted(t *testing.T) {
 }
 
 // awaitTopology waits until the publisher has declared the exchange.
-func (s *shop) awaitTopology(t *testing.T) {
+func (s *shop) awaitTopology(t testing.TB) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		conn, err := amqp.Dial(s.amqpURL)
@@ -155,35 +157,6 @@ func (s *shop) awaitTopology(t *testing.T) {
 		require.NoError(t, err)
 		return ch.ExchangeDeclarePassive("orders", "topic", true, false, false, false, nil) == nil
 	}, 20*time.Second, 50*time.Millisecond)
-}
-
-func TestRelayHoldsBackOnlyTheKeyOfARefusedMessage(t *testing.T) {
-	t.Parallel()
-	s := newShop(t)
-	s.start(t, outbox.RelayConfig{})
-	s.awaitTopology(t)
-	s.declare(t, nil)
-	// The events of key "refused" begin with one that no exchange takes; the channel dies on it.
-	bad := newMessage("refused", 0)
-	bad.Metadata.Set(events.Type, "nobody.knows.v1")
-	require.NoError(t, s.box.InTx(context.Background(), func(tx *sqlx.Tx) error {
-		return outbox.PublishMessagesTx(context.Background(), tx, bad)
-	}))
-	s.write(t, "refused", 1, 5)
-	s.write(t, "other", 0, 5)
-	require.Eventually(t, func() bool { return s.pending(t) == 5 }, 30*time.Second, 10*time.Millisecond)
-	require.Subset(t, s.take(t), []string{"other/0", "other/1", "other/2", "other/3", "other/4"})
-	var held []string
-	require.NoError(t, s.db.Select(&held, `SELECT key FROM outbox_held`))
-	require.Equal(t, []string{"refused"}, held)
-
-	// Once it goes, the rest follows in order.
-	require.NoError(t, s.ch.ExchangeDeclare("nobody", "topic", true, false, false, false, nil))
-	require.NoError(t, s.ch.QueueBind(queue, "#", "nobody", false, nil))
-	s.awaitEmpty(t)
-	require.Equal(t, []string{"refused/0", "refused/1", "refused/2", "refused/3", "refused/4"}, s.take(t))
-	require.NoError(t, s.db.Select(&held, `SELECT key FROM outbox_held`))
-	require.Empty(t, held)
 }
 
 func TestRelaysStandBy(t *testing.T) {

@@ -115,8 +115,10 @@ func (w *window) settle(r row, err error) {
 		} else {
 			delete(w.chains, r.key)
 		}
+	case fault.ClassOf(err) == fault.Outage && alone:
+		w.suspects = append(w.suspects, r) // alone again, when the broker is back
 	case fault.ClassOf(err) == fault.Outage:
-		w.ready = append(w.ready, r) // again, when the broker is back
+		w.ready = append(w.ready, r)
 	case errors.Is(err, broker.ErrChannel) && !alone:
 		w.suspects = append(w.suspects, r)
 	default:

@@ -19,12 +19,13 @@ import (
 
 // Config says which database to open. The zero value of each field but URL is its default.
 type Config struct {
-	URL             string        // postgres://user:password@host:port/database, required
-	ApplicationName string        // shown in pg_stat_activity; default "onceshop"
-	MaxConnections  int           // of the pool; default 40. Handlers in flight + relay + HTTP requests + 2 should fit
-	StatementLimit  time.Duration // statement_timeout; default 10 s, below a handler's limit of 15 s
-	LockLimit       time.Duration // lock_timeout; default 5 s, below StatementLimit
-	IdleLimit       time.Duration // idle_in_transaction_session_timeout; default 30 s
+	URL             string            // postgres://user:password@host:port/database, required
+	ApplicationName string            // shown in pg_stat_activity; default "onceshop"
+	MaxConnections  int               // of the pool; default 40. Handlers in flight + relay + HTTP requests + 2 should fit
+	StatementLimit  time.Duration     // statement_timeout; default 10 s, below a handler's limit of 15 s
+	LockLimit       time.Duration     // lock_timeout; default 5 s, below StatementLimit
+	IdleLimit       time.Duration     // idle_in_transaction_session_timeout; default 30 s
+	Parameters      map[string]string // further run-time parameters of PostgreSQL; default none
 }
 
 func (c *Config) setDefaults() {
@@ -85,6 +86,7 @@ func ConnConfig(cfg Config) (*pgx.ConnConfig, error) {
 		"tcp_keepalives_interval":             "5",
 		"tcp_keepalives_count":                "3",
 	})
+	maps.Copy(conn.RuntimeParams, cfg.Parameters)
 	return conn, nil
 }
 

@@ -62,10 +62,34 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
+// Durations is a setting of one or more times of more than 0 each, such as 10s,1m,10m.
+type Durations []time.Duration
+
+// UnmarshalText satisfies encoding.TextUnmarshaler.
+func (d *Durations) UnmarshalText(text []byte) error {
+	var each []time.Duration
+	for part := range strings.SplitSeq(string(text), ",") {
+		var one Duration
+		if one.UnmarshalText([]byte(part)) != nil {
+			return errors.New("want times of more than 0, such as 10s,1m,10m")
+		}
+		each = append(each, time.Duration(one))
+	}
+	*d = each
+	return nil
+}
+
 // load reads the settings from the environment into cfg, a pointer to a struct with tags of
-// caarlos0/env. Each setting that is missing or wrong is one line of the error, which names the variable.
+// caarlos0/env. Each setting that is missing or wrong is one line of the error, which names the variable. A
+// Config with a method Validate() error is asked last, about settings that depend on one another.
 func load(cfg any) error {
 	err := env.Parse(cfg)
+	if err == nil {
+		if validator, ok := cfg.(interface{ Validate() error }); ok {
+			return validator.Validate()
+		}
+		return nil
+	}
 	aggregate, ok := errors.AsType[env.AggregateError](err)
 	if !ok {
 		return err

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"onceshop/pkg/inbox"
 	"onceshop/pkg/outbox"
 	"onceshop/pkg/postgres/postgrestest"
+	"onceshop/pkg/service"
 	simulated "onceshop/services/billing/provider"
 )
 
@@ -35,8 +37,15 @@ const (
 )
 
 // TestMain lowers the number of checks of a property, each of which takes real databases and HTTP;
-// -rapid.checks sets another.
+// -rapid.checks sets another. It is also billing's main function, for tests that start a process.
 func TestMain(m *testing.M) {
+	if os.Getenv("BILLING_RUNS") != "" {
+		cfg := DefaultConfig()
+		service.Main("billing", cfg, func(ctx context.Context, admin *service.Admin, logger *slog.Logger) error {
+			return Run(ctx, cfg, admin, logger)
+		})
+		return
+	}
 	if err := flag.Set("rapid.checks", "60"); err != nil {
 		panic(err)
 	}
@@ -198,6 +207,7 @@ func rejected(o events.Order) events.OrderRejected {
 // deliver hands the event to its handler inside the inbox, as a message with that id.
 func (w *world) deliver(ctx context.Context, id string, event events.Event) error {
 	msg := message.NewMessage(id, nil)
+	msg.Metadata.Set(events.Time, time.Now().UTC().Format(time.RFC3339Nano))
 	msg.SetContext(ctx)
 	_, err := w.inbox.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		switch event := event.(type) {

@@ -2,7 +2,9 @@ package billing
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jmoiron/sqlx"
@@ -17,11 +19,13 @@ import (
 // Config holds the settings of billing.
 type Config struct {
 	service.Config
-	DatabaseURL    service.URL `env:"DATABASE_URL,required,notEmpty"`
-	AMQPURL        service.URL `env:"AMQP_URL,required,notEmpty"`
-	RequiredQueues []string    `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
-	StripeURL      service.URL `env:"STRIPE_URL"`      // the payment provider
-	StripeKey      string      `env:"STRIPE_KEY"`      // its secret key
+	DatabaseURL    service.URL       `env:"DATABASE_URL,required,notEmpty"`
+	AMQPURL        service.URL       `env:"AMQP_URL,required,notEmpty"`
+	RequiredQueues []string          `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
+	RetryDelays    service.Durations `env:"RETRY_DELAYS"`    // how long a message that failed waits, before it is dead
+	StripeURL      service.URL       `env:"STRIPE_URL"`      // the payment provider
+	StripeKey      string            `env:"STRIPE_KEY"`      // its secret key
+	InboxWindow    service.Duration  `env:"INBOX_WINDOW"`    // how long a handled message is remembered; default 168h
 }
 
 // DefaultConfig returns the settings that the environment need not name.
@@ -29,9 +33,23 @@ func DefaultConfig() *Config {
 	return &Config{
 		Config:         service.Config{HTTPAddr: "127.0.0.1:8082", AdminAddr: "127.0.0.1:8092"},
 		RequiredQueues: []string{broker.Queue("orders", "billing")},
+		RetryDelays:    broker.DefaultRetryDelays(),
 		StripeURL:      "http://127.0.0.1:8084",
 		StripeKey:      "sk_test_development",
+		InboxWindow:    service.Duration(inbox.DefaultWindow),
 	}
+}
+
+// Validate returns an error unless the inbox remembers a message for longer than it may be tried again.
+func (c *Config) Validate() error {
+	if err := inbox.CheckWindow(time.Duration(c.InboxWindow), inbox.DefaultMargin, c.retrySpan()); err != nil {
+		return fmt.Errorf("INBOX_WINDOW: %w", err)
+	}
+	return nil
+}
+
+func (c *Config) retrySpan() time.Duration {
+	return broker.ConsumerConfig{RetryDelays: c.RetryDelays}.RetrySpan()
 }
 
 // Service does what HTTP requests and events ask for.
@@ -64,8 +82,14 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 			defer executor.woken()
 			return box.InTx(ctx, fn)
 		},
+		Window:     time.Duration(cfg.InboxWindow),
+		RetrySpan:  cfg.retrySpan(),
 		Registerer: admin.Registry,
 	})
+	if err != nil {
+		return err
+	}
+	cleaner, err := inbox.NewCleaner(inbox.CleanerConfig{Inbox: once, DB: db, Logger: logger, Registerer: admin.Registry})
 	if err != nil {
 		return err
 	}
@@ -77,6 +101,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 		URL: string(cfg.AMQPURL), Service: "billing", Source: "orders", Handlers: billing.handlers(),
 		Middleware: []message.HandlerMiddleware{once.Middleware},
 		Ping:       db.PingContext, Logger: logger, Metrics: broker.NewMetrics(admin.Registry),
+		RetryDelays: cfg.RetryDelays,
 	})
 	if err != nil {
 		return err
@@ -89,6 +114,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 	}
 	relay, err := outbox.NewRelay(outbox.RelayConfig{
 		Outbox: box, URL: string(cfg.DatabaseURL), Publisher: publisher, Logger: logger,
+		Registerer: admin.Registry,
 	})
 	if err != nil {
 		return err
@@ -98,6 +124,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 		{
 			func(ctx context.Context) error { return httpapi.Serve(ctx, string(cfg.HTTPAddr), api, admin.Started) },
 			consumer.Run,
+			cleaner.Run,
 		},
 		{executor.Run},
 		{relay.Run},

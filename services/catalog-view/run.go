@@ -15,13 +15,17 @@ import (
 // Config holds the settings of catalog-view.
 type Config struct {
 	service.Config
-	DatabaseURL service.URL `env:"DATABASE_URL,required,notEmpty"`
-	AMQPURL     service.URL `env:"AMQP_URL,required,notEmpty"`
+	DatabaseURL service.URL       `env:"DATABASE_URL,required,notEmpty"`
+	AMQPURL     service.URL       `env:"AMQP_URL,required,notEmpty"`
+	RetryDelays service.Durations `env:"RETRY_DELAYS"` // how long a message that failed waits, before it is dead
 }
 
 // DefaultConfig returns the settings that the environment need not name.
 func DefaultConfig() *Config {
-	return &Config{Config: service.Config{HTTPAddr: "127.0.0.1:8083", AdminAddr: "127.0.0.1:8093"}}
+	return &Config{
+		Config:      service.Config{HTTPAddr: "127.0.0.1:8083", AdminAddr: "127.0.0.1:8093"},
+		RetryDelays: broker.DefaultRetryDelays(),
+	}
 }
 
 // Service does what HTTP requests and events ask for.
@@ -49,6 +53,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 	consumer, err := broker.NewConsumer(broker.ConsumerConfig{
 		URL: string(cfg.AMQPURL), Service: "catalog-view", Source: "orders", Handlers: view.handlers(),
 		Ping: db.PingContext, Logger: logger, Metrics: broker.NewMetrics(admin.Registry),
+		RetryDelays: cfg.RetryDelays,
 	})
 	if err != nil {
 		return err

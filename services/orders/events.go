@@ -32,6 +32,7 @@ func (s *Service) onPaymentDeclined(ctx context.Context, event events.PaymentDec
 }
 
 // onPaymentRefunded has nothing to change: the order is cancelled, or nothing would have been refunded.
+// So it needs no guard.
 func (s *Service) onPaymentRefunded(context.Context, events.PaymentRefunded) error { return nil }
 
 // known makes a payment of an order that does not exist a permanent error: orders are never deleted, and

@@ -14,10 +14,11 @@ import (
 // Config holds the settings of orders.
 type Config struct {
 	service.Config
-	DatabaseURL    service.URL      `env:"DATABASE_URL,required,notEmpty"`
-	AMQPURL        service.URL      `env:"AMQP_URL,required,notEmpty"`
-	RequiredQueues []string         `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
-	PlacedLimit    service.Duration `env:"PLACED_LIMIT"`    // after which an unpaid order is cancelled
+	DatabaseURL    service.URL       `env:"DATABASE_URL,required,notEmpty"`
+	AMQPURL        service.URL       `env:"AMQP_URL,required,notEmpty"`
+	RequiredQueues []string          `env:"REQUIRED_QUEUES"` // of other services, that must exist before anything is published
+	RetryDelays    service.Durations `env:"RETRY_DELAYS"`    // how long a message that failed waits, before it is dead
+	PlacedLimit    service.Duration  `env:"PLACED_LIMIT"`    // after which an unpaid order is cancelled
 }
 
 // DefaultConfig returns the settings that the environment need not name.
@@ -25,6 +26,7 @@ func DefaultConfig() *Config {
 	return &Config{
 		Config:         service.Config{HTTPAddr: "127.0.0.1:8081", AdminAddr: "127.0.0.1:8091"},
 		RequiredQueues: []string{broker.Queue("billing", "orders"), broker.Queue("catalog-view", "orders")},
+		RetryDelays:    broker.DefaultRetryDelays(),
 		PlacedLimit:    service.Duration(15 * time.Minute),
 	}
 }
@@ -49,6 +51,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 	consumer, err := broker.NewConsumer(broker.ConsumerConfig{
 		URL: string(cfg.AMQPURL), Service: "orders", Source: "billing", Handlers: orders.handlers(),
 		Ping: db.PingContext, Logger: logger, Metrics: broker.NewMetrics(admin.Registry),
+		RetryDelays: cfg.RetryDelays,
 	})
 	if err != nil {
 		return err
@@ -61,6 +64,7 @@ func Run(ctx context.Context, cfg *Config, admin *service.Admin, logger *slog.Lo
 	}
 	relay, err := outbox.NewRelay(outbox.RelayConfig{
 		Outbox: box, URL: string(cfg.DatabaseURL), Publisher: publisher, Logger: logger,
+		Registerer: admin.Registry,
 	})
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,6 +30,27 @@ const (
 
 // Services returns all of them, in the order of the story.
 func Services() []string { return []string{Orders, Billing, CatalogView, Provider} }
+
+// WithOutbox returns those that publish events.
+func WithOutbox() []string { return []string{Orders, Billing} }
+
+// sources returns whose events each service consumes.
+func sources() map[string]string {
+	return map[string]string{Orders: Billing, Billing: Orders, CatalogView: Orders}
+}
+
+// OperatorsQueues returns the names of the queues whose messages wait for the operator: the dead letters of
+// each consumer, and the unrouted events of each publisher.
+func OperatorsQueues() []string {
+	var dead, unrouted []string
+	for consumer, source := range sources() {
+		dead = append(dead, broker.DeadLetters(broker.Queue(consumer, source)))
+		unrouted = append(unrouted, broker.Unrouted(source))
+	}
+	slices.Sort(dead)
+	slices.Sort(unrouted)
+	return append(dead, slices.Compact(unrouted)...)
+}
 
 // Auditor is the database role that may read everything; Operator is the broker user that may do everything
 // in the virtual host.
@@ -113,6 +135,12 @@ func (s Shop) databases(ctx context.Context) error {
 	if _, err := admin.ExecContext(ctx, `GRANT pg_read_all_data TO `+Auditor); err != nil {
 		return fmt.Errorf("set up role %s: %w", Auditor, err)
 	}
+	for _, service := range WithOutbox() {
+		// A relay shows the age of the oldest transaction, whoever's it is.
+		if _, err := admin.ExecContext(ctx, `GRANT pg_read_all_stats TO `+pgx.Identifier{role(service)}.Sanitize()); err != nil {
+			return fmt.Errorf("set up role %s: %w", role(service), err)
+		}
+	}
 	for _, service := range Services() {
 		if err := ensureDatabase(ctx, admin, s.Database(service), role(service)); err != nil {
 			return err
@@ -183,8 +211,7 @@ func (s Shop) virtualHost() error {
 	if err := api.Permit(s.VHost(), amqp.User.Username(), ".*", ".*", ".*"); err != nil {
 		return err
 	}
-	consumes := map[string]string{Orders: Billing, Billing: Orders, CatalogView: Orders}
-	for service, source := range consumes {
+	for service, source := range sources() {
 		if err := api.PutUser(service, s.Password); err != nil {
 			return err
 		}

@@ -3,6 +3,8 @@
 package brokertest
 
 import (
+	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/uuid"
@@ -17,15 +19,33 @@ import (
 // start one.
 func VHost(t testing.TB) string {
 	t.Helper()
-	found, err := stack.Find()
+	url, remove, err := Create()
 	require.NoError(t, err)
-	api, err := management.New(found.AMQPAPI)
-	require.NoError(t, err)
-	name := "test-" + uuid.NewString()
-	require.NoError(t, api.PutVHost(name), "RabbitMQ does not answer: run `make stack`")
-	t.Cleanup(func() { require.NoError(t, api.DeleteVHost(name)) })
-	require.NoError(t, api.Permit(name, "guest", ".*", ".*", ".*"))
-	url, err := found.VHost(name, "", "")
-	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, remove()) })
 	return url
+}
+
+// Create is VHost for those without a testing.TB, such as an Example. The function returned removes the
+// virtual host.
+func Create() (url string, remove func() error, err error) {
+	found, err := stack.Find()
+	if err != nil {
+		return "", nil, err
+	}
+	api, err := management.New(found.AMQPAPI)
+	if err != nil {
+		return "", nil, err
+	}
+	name := "test-" + uuid.NewString()
+	if err := api.PutVHost(name); err != nil {
+		return "", nil, fmt.Errorf("RabbitMQ does not answer: run `make stack`: %w", err)
+	}
+	remove = func() error { return api.DeleteVHost(name) }
+	if err = api.Permit(name, "guest", ".*", ".*", ".*"); err == nil {
+		url, err = found.VHost(name, "", "")
+	}
+	if err != nil {
+		return "", nil, errors.Join(err, remove())
+	}
+	return url, remove, nil
 }

@@ -4,6 +4,8 @@ package postgrestest
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -25,28 +27,49 @@ func New(t testing.TB, sets ...postgres.Migrations) *sqlx.DB {
 // URL is New for a test that opens the database itself, such as one that starts a process.
 func URL(t testing.TB, sets ...postgres.Migrations) string {
 	t.Helper()
-	found, err := stack.Find()
+	url, drop, err := Create(context.Background(), sets...)
 	require.NoError(t, err)
-	admin, err := postgres.Open(postgres.Config{URL: found.DatabaseURL, MaxConnections: 2, StatementLimit: time.Minute})
-	require.NoError(t, err)
-	ctx := context.Background()
-	name := "test_" + uuid.NewString()
-	_, err = admin.ExecContext(ctx, `CREATE DATABASE "`+name+`"`)
-	require.NoError(t, err, "PostgreSQL does not answer: run `make stack`")
-	t.Cleanup(func() {
-		_, err := admin.ExecContext(ctx, `DROP DATABASE IF EXISTS "`+name+`" WITH (FORCE)`)
-		require.NoError(t, err)
-		require.NoError(t, admin.Close())
-	})
-	url, err := found.Database(name, "", "")
-	require.NoError(t, err)
-	if len(sets) > 0 {
-		db, err := postgres.Open(postgres.Config{URL: url})
-		require.NoError(t, err)
-		require.NoError(t, postgres.Migrate(ctx, db, sets...))
-		require.NoError(t, db.Close())
-	}
+	t.Cleanup(func() { require.NoError(t, drop()) })
 	return url
+}
+
+// Create is URL for those without a testing.TB, such as an Example. The function returned drops the
+// database, whoever is still connected.
+func Create(ctx context.Context, sets ...postgres.Migrations) (url string, drop func() error, err error) {
+	found, err := stack.Find()
+	if err != nil {
+		return "", nil, err
+	}
+	admin, err := postgres.Open(postgres.Config{URL: found.DatabaseURL, MaxConnections: 2, StatementLimit: time.Minute})
+	if err != nil {
+		return "", nil, err
+	}
+	name := "test_" + uuid.NewString()
+	if _, err := admin.ExecContext(ctx, `CREATE DATABASE "`+name+`"`); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("PostgreSQL does not answer: run `make stack`: %w", err), admin.Close())
+	}
+	drop = func() error {
+		_, err := admin.ExecContext(context.WithoutCancel(ctx), `DROP DATABASE IF EXISTS "`+name+`" WITH (FORCE)`)
+		return errors.Join(err, admin.Close())
+	}
+	if url, err = found.Database(name, "", ""); err == nil {
+		err = migrate(ctx, url, sets)
+	}
+	if err != nil {
+		return "", nil, errors.Join(err, drop())
+	}
+	return url, drop, nil
+}
+
+func migrate(ctx context.Context, url string, sets []postgres.Migrations) error {
+	if len(sets) == 0 {
+		return nil
+	}
+	db, err := postgres.Open(postgres.Config{URL: url})
+	if err != nil {
+		return err
+	}
+	return errors.Join(postgres.Migrate(ctx, db, sets...), db.Close())
 }
 
 // Open returns a pool on the database at url that is closed when the test ends.

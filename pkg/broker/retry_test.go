@@ -1,0 +1,147 @@
+package broker_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"onceshop/pkg/broker"
+	"onceshop/pkg/broker/brokertest"
+	"onceshop/pkg/events"
+	"onceshop/pkg/fault"
+)
+
+// on returns handlers of a placed order.
+func on(handle func(ctx context.Context, event events.OrderPlaced) error) broker.Handlers {
+	return broker.NewHandlers(broker.On(handle))
+}
+
+// depth returns how many messages wait in the queue.
+func depth(t testing.TB, url, queue string) int {
+	t.Helper()
+	depths, err := broker.Depth(url, queue)
+	require.NoError(t, err)
+	return depths[queue]
+}
+
+func awaitDepth(t testing.TB, url, queue string, want int) {
+	t.Helper()
+	require.Eventually(t, func() bool { return depth(t, url, queue) == want }, 20*time.Second, 20*time.Millisecond,
+		"%d messages in %s", want, queue)
+}
+
+func TestFailingMessagesDoNotStopTheNext(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	handled := make(chan string, 1)
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, Concurrency: 8, RetryDelays: []time.Duration{time.Minute},
+		Handlers: on(func(_ context.Context, event events.OrderPlaced) error {
+			if event.Customer == "fails" {
+				return errors.New("not today")
+			}
+			handled <- event.Customer
+			return nil
+		}),
+	})
+	ch := channel(t, url)
+	for range 8 {
+		deliver(t, ch, func(p *amqp.Publishing) { p.Body = []byte(strings.Replace(string(p.Body), `"customer":"ada"`, `"customer":"fails"`, 1)) })
+	}
+	deliver(t, ch, nil)
+	select {
+	case customer := <-handled:
+		require.Equal(t, "ada", customer)
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "the ninth message is not handled")
+	}
+	awaitDepth(t, url, "billing.orders.retry.1m", 8)
+}
+
+func TestParkedMessageSurvivesARestartOfItsConsumer(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	cfg := broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{4 * time.Second},
+		Handlers: on(func(context.Context, events.OrderPlaced) error { return errors.New("not today") }),
+	}
+	stop := startConsumer(t, cfg)
+	deliver(t, channel(t, url), nil)
+	awaitDepth(t, url, "billing.orders.retry.4s", 1)
+	require.NoError(t, stop())
+
+	var handled atomic.Int32
+	cfg.Handlers = on(func(context.Context, events.OrderPlaced) error { handled.Add(1); return nil })
+	stop = startConsumer(t, cfg)
+	require.Zero(t, handled.Load(), "it waits")
+	require.Eventually(t, func() bool { return handled.Load() == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.NoError(t, stop())
+	require.EqualValues(t, 1, handled.Load())
+	require.Zero(t, depth(t, url, "billing.orders")+depth(t, url, "billing.orders.dead-letters"))
+}
+
+// An outage that lasts for many times the retry schedule, and for more deliveries than the broker allows.
+func TestLongOutageMakesNoDeadLetters(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	var calls, handled atomic.Int32
+	const messages = 3
+	cfg := broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond, 20 * time.Millisecond},
+		Handlers: on(func(context.Context, events.OrderPlaced) error {
+			if calls.Add(1) < messages*150 {
+				return fault.AsOutage(errors.New("database away"))
+			}
+			handled.Add(1)
+			return nil
+		}),
+	}
+	cfg.KeepInHand(time.Nanosecond)
+	startConsumer(t, cfg)
+	ch := channel(t, url)
+	for range messages {
+		deliver(t, ch, nil)
+	}
+	require.Eventually(t, func() bool { return handled.Load() == messages }, time.Minute, 10*time.Millisecond)
+	require.Zero(t, depth(t, url, "billing.orders.dead-letters"))
+}
+
+func TestPanicIsAFailureLikeOthers(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond},
+		Handlers: on(func(context.Context, events.OrderPlaced) error { panic("no idea") }),
+	})
+	deliver(t, channel(t, url), nil)
+	letter := nextDeadLetter(t, channel(t, url))
+	require.Contains(t, letter.Headers[broker.LastError], "the handler panicked: no idea")
+	require.Contains(t, letter.Headers[broker.LastError], "retry_test.go", "it says where")
+	require.Equal(t, "2", letter.Headers[broker.Attempts])
+}
+
+// Anybody may have sent the message.
+func TestAttemptsThatNobodyCountedAreNone(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond},
+		Handlers: on(func(context.Context, events.OrderPlaced) error { return errors.New("not today") }),
+	})
+	ch := channel(t, url)
+	for _, attempts := range []any{"-7", "9223372036854775807", int64(-1), amqp.Table{}, "many"} {
+		deliver(t, ch, func(p *amqp.Publishing) { p.Headers = amqp.Table{broker.Attempts: attempts} })
+		require.Equal(t, "2", nextDeadLetter(t, ch).Headers[broker.Attempts])
+	}
+}
