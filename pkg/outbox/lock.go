@@ -55,15 +55,17 @@ func lead(ctx context.Context, url string, logger *slog.Logger, heard func(), fn
 		return fmt.Errorf("listen for writers: %w", err)
 	}
 	logger.Info("relay active")
-	leading, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
+	leading, lose := context.WithCancelCause(ctx)
+	defer lose(nil)
+	// A stop takes its time, and so the pings go on until fn has returned.
+	watching, returned := context.WithCancel(context.WithoutCancel(ctx))
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		stop(watch(leading, conn, heard))
+		lose(watch(watching, conn, heard))
 	}()
 	err = fn(leading)
-	stop(nil)
+	returned()
 	<-watched
 	return err
 }
