@@ -61,7 +61,6 @@ func Redrive(ctx context.Context, db *sqlx.DB, key string) error {
 }
 
 const (
-	lockHeld  = `SELECT key FROM outbox_held WHERE key = $1 FOR UPDATE`
 	dropFirst = `
 DELETE FROM outbox WHERE id = (SELECT min(id) FROM outbox WHERE key = $1)
 RETURNING message_id, topic, key, payload, metadata, created_at`
@@ -84,12 +83,7 @@ type dropped struct {
 // nil if the key is held and has no message, as when somebody deleted it. The later ones follow in order.
 func Drop(ctx context.Context, db *sqlx.DB, key string) (row []byte, err error) {
 	err = postgres.InTx(ctx, db, func(tx *sqlx.Tx) error {
-		var held string
-		if err := tx.GetContext(ctx, &held, lockHeld, key); errors.Is(err, sql.ErrNoRows) {
-			return ErrNotHeld
-		} else if err != nil {
-			return err
-		}
+		row = nil
 		var first dropped
 		switch err := tx.GetContext(ctx, &first, dropFirst, key); {
 		case err == nil:
@@ -99,8 +93,15 @@ func Drop(ctx context.Context, db *sqlx.DB, key string) (row []byte, err error) 
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		_, err := tx.ExecContext(ctx, release, key)
-		return err
+		// In this order, which is the relay's: it may be deleting the row and the key at this moment.
+		result, err := tx.ExecContext(ctx, release, key)
+		if err != nil {
+			return err
+		}
+		if rows, err := result.RowsAffected(); err != nil || rows == 0 {
+			return errors.Join(ErrNotHeld, err)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("drop the first message of %s: %w", key, err)

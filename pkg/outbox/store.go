@@ -72,6 +72,7 @@ func (r *Relay) save(ctx context.Context, db *sqlx.DB, w *window) error {
 		if _, err := db.ExecContext(ctx, deleteConfirmed, confirmed); err != nil {
 			return fmt.Errorf("delete confirmed rows: %w", err)
 		}
+		w.saved(len(confirmed), 0)
 	}
 	for _, refusal := range refused {
 		var attempts int
@@ -80,6 +81,7 @@ func (r *Relay) save(ctx context.Context, db *sqlx.DB, w *window) error {
 		if err := row.Scan(&attempts, &given); err != nil {
 			return fmt.Errorf("hold key: %w", err)
 		}
+		w.saved(0, 1)
 		log := r.cfg.Logger.With("key", refusal.key, "error", refusal.err, "attempts", attempts)
 		if given {
 			log.Error("message refused for the last time: its key waits for an operator (shop outbox list)")
@@ -87,6 +89,5 @@ func (r *Relay) save(ctx context.Context, db *sqlx.DB, w *window) error {
 			log.Warn("message refused: its key is held until the next try")
 		}
 	}
-	w.saved(len(confirmed), len(refused))
 	return nil
 }

@@ -109,6 +109,7 @@ func (w *window) settle(r row, err error) {
 	case err == nil:
 		w.confirmed = append(w.confirmed, r.id)
 		w.bytes -= r.bytes
+		w.chains[r.key][0] = row{} // let go of the message
 		if rest := w.chains[r.key][1:]; len(rest) > 0 {
 			w.chains[r.key] = rest
 			w.ready = append(w.ready, rest[0])
