@@ -54,6 +54,9 @@ func dial(url, name string) (*connection, error) {
 		},
 	})
 	if err != nil {
+		if socket := c.socket.Load(); socket != nil {
+			_ = socket.Close() // amqp091 leaves it open where the credentials are refused
+		}
 		return nil, fault.AsOutage(fmt.Errorf("connect to broker: %w", err))
 	}
 	c.Connection = conn

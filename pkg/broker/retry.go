@@ -51,10 +51,10 @@ func (c *Consumer) retry(next message.HandlerFunc) message.HandlerFunc {
 			c.metrics.failures.WithLabelValues(c.queue, class.String()).Inc()
 			wait := quickPause << (try - 1)
 			switch {
-			case class == fault.Permanent,
-				class == fault.Transient && try == quickTries,
-				class == fault.Outage && time.Since(started) > c.cfg.outageLimit:
+			case class == fault.Permanent, class == fault.Transient && try == quickTries:
 				return nil, err
+			case class == fault.Outage && time.Since(started) > c.cfg.outageLimit:
+				return nil, fault.AsOutage(err)
 			case class == fault.Transient:
 				try++
 			case class == fault.Outage:

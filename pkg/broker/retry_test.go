@@ -53,7 +53,9 @@ func TestFailingMessagesDoNotStopTheNext(t *testing.T) {
 	})
 	ch := channel(t, url)
 	for range 8 {
-		deliver(t, ch, func(p *amqp.Publishing) { p.Body = []byte(strings.Replace(string(p.Body), `"customer":"ada"`, `"customer":"fails"`, 1)) })
+		deliver(t, ch, func(p *amqp.Publishing) {
+			p.Body = []byte(strings.Replace(string(p.Body), `"customer":"ada"`, `"customer":"fails"`, 1))
+		})
 	}
 	deliver(t, ch, nil)
 	select {

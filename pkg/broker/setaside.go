@@ -38,7 +38,7 @@ func (c *Consumer) setAside(next message.HandlerFunc) message.HandlerFunc {
 		if err == nil || errors.Is(err, errStopping) {
 			return nil, err
 		}
-		if c.classOf(msg.Context(), err) == fault.Outage {
+		if fault.ClassOf(err) == fault.Outage {
 			c.log(msg).Warn("outage: message put back into its queue", "error", err)
 			return nil, c.publisher.publishTo(queues(c.cfg.Service), c.queue, marshal(msg))
 		}
