@@ -89,20 +89,16 @@ func (s *selection) newRedrive() *cobra.Command {
 			}
 			refused := 0
 			err := s.each(func(letters *broker.Letters, letter *broker.Letter) error {
-				reason := ""
-				if err := letter.TooOld(window); err != nil {
-					if force == "" {
-						refused++
-						say(cmd, "refused", letter, err)
-						return nil
-					}
-					reason = force
+				if err := letter.TooOld(window); err != nil && force == "" {
+					refused++
+					say(cmd, "refused", letter, err)
+					return nil
 				}
 				if dryRun {
 					say(cmd, "would be redriven", letter, nil)
 					return nil
 				}
-				if err := letters.Redrive(cmd.Context(), letter, reason); err != nil {
+				if err := letters.Redrive(cmd.Context(), letter, force); err != nil {
 					return err
 				}
 				say(cmd, "redriven", letter, nil)
@@ -116,7 +112,7 @@ func (s *selection) newRedrive() *cobra.Command {
 	}
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
 	command.Flags().DurationVar(&window, "window", inboxWindow, "refuse what occurred longer ago: INBOX_WINDOW less an hour")
-	command.Flags().StringVar(&force, "force", "", "redrive what is too old as well, for this reason, which goes with the message")
+	command.Flags().StringVar(&force, "force", "", "have it handled whatever its age, for this reason, which goes with the message")
 	return command
 }
 

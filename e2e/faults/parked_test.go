@@ -14,7 +14,7 @@ import (
 	"onceshop/pkg/postgres"
 )
 
-// A message is parked for two minutes, in which everything is stopped and started again.
+// A message is parked for two minutes, in which billing is killed and RabbitMQ restarted.
 func TestParkedMessageSurvivesRestarts(t *testing.T) {
 	s := harness.New(t, servers.Stack, binaries)
 	s.Set(setup.Billing, "RETRY_DELAYS=2m")

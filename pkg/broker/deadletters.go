@@ -127,15 +127,15 @@ func (l *Letters) Next() (*Letter, error) {
 	return letter, nil
 }
 
-// TooOld returns an error if the letter's event occurred longer ago than window, or at a time unknown. An
-// inbox that keeps what it handled for that long can't tell whether it handled this one.
-func (l *Letter) TooOld(window time.Duration) error {
+// TooOld returns an error if the letter's event occurred longer ago than oldest, or at a time unknown. An
+// inbox that handles nothing older can't tell whether it handled this one.
+func (l *Letter) TooOld(oldest time.Duration) error {
 	switch age := time.Since(l.Occurred); {
 	case l.Occurred.IsZero():
 		return fmt.Errorf("%w: it does not say when it occurred", ErrTooOld)
-	case age > window:
-		return fmt.Errorf("%w: it occurred %s ago, and the inbox keeps what it handled for %s", ErrTooOld,
-			age.Round(time.Minute), window)
+	case age > oldest:
+		return fmt.Errorf("%w: it occurred %s ago, and the inbox handles nothing older than %s", ErrTooOld,
+			age.Round(time.Minute), oldest)
 	}
 	return nil
 }

@@ -85,8 +85,10 @@ type Config struct {
 	// Key returns what all deliveries of one message have in common, and no other message has, in at most
 	// MaxKey bytes. Default: the message's UUID.
 	Key func(*message.Message) string
-	// Window is how long a message is remembered after it was handled. Default DefaultWindow, 7 days.
-	// Raise it for the next process to start, never lower it while one with a longer window runs.
+	// Window is how long a message is remembered after it was handled. Default DefaultWindow, 7 days. All
+	// processes of a consumer must have the same one: stop them all to change it. After raising it, a
+	// repetition whose row the shorter window deleted would be handled again, until the difference has
+	// passed (docs/guarantees.md).
 	Window time.Duration
 	// Margin is what the window is longer than the age of the oldest message that is handled. Half of it
 	// covers the publisher's clock, the other half the consumers' and the database's. Default

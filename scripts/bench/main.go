@@ -71,13 +71,17 @@ func main() {
 func read(input io.Reader) (order []figure, figures map[figure][]float64) {
 	figures = map[figure][]float64{}
 	for lines := bufio.NewScanner(input); lines.Scan(); {
-		// BenchmarkDrain/50k/relay-2   1   4101223 ns/op   41.2 MiB   12190 msg/s
+		// BenchmarkDrain/50k/relay-1-standby-2   1   4101223 ns/op   41.2 MiB   12190 msg/s
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
 			continue
 		}
 		name := strings.TrimPrefix(fields[0], "Benchmark")
-		name = name[:max(strings.LastIndex(name, "-"), 0)] // the number of CPUs
+		if i := strings.LastIndex(name, "-"); i >= 0 {
+			if _, err := strconv.Atoi(name[i+1:]); err == nil {
+				name = name[:i] // without the number of CPUs
+			}
+		}
 		for i := 2; i+1 < len(fields); i += 2 {
 			value, err := strconv.ParseFloat(fields[i], 64)
 			f := figure{name, fields[i+1]}
