@@ -74,7 +74,7 @@ func (s *selection) newShow() *cobra.Command {
 	}
 }
 
-// inboxWindow is how long billing's inbox keeps what it handled by default, less its margin.
+// inboxWindow is the age of the oldest event that billing handles by default: its window less its margin.
 const inboxWindow = 7*24*time.Hour - time.Hour
 
 func (s *selection) newRedrive() *cobra.Command {
