@@ -57,13 +57,7 @@ func publish(t *testing.T, s *harness.Shop, exchange string, msg amqp.Publishing
 // listen returns what is published from now on under the name.
 func listen(t *testing.T, s *harness.Shop, exchange, name string) <-chan amqp.Delivery {
 	t.Helper()
-	url, err := s.AMQPURL(setup.Operator)
-	require.NoError(t, err)
-	conn, err := amqp.Dial(url)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
-	require.NoError(t, err)
+	ch := operator(t, s)
 	queue, err := ch.QueueDeclare("", false, true, true, false, nil)
 	require.NoError(t, err)
 	require.NoError(t, ch.QueueBind(queue.Name, name, exchange, false, nil))

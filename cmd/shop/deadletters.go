@@ -12,6 +12,7 @@ import (
 
 	"onceshop/cmd/shop/setup"
 	"onceshop/pkg/broker"
+	"onceshop/pkg/inbox"
 )
 
 // selection says which letters are meant: those that fit all that is set.
@@ -75,7 +76,7 @@ func (s *selection) newShow() *cobra.Command {
 }
 
 // inboxWindow is the age of the oldest event that billing handles by default: its window less its margin.
-const inboxWindow = 7*24*time.Hour - time.Hour
+const inboxWindow = inbox.DefaultWindow - inbox.DefaultMargin
 
 func (s *selection) newRedrive() *cobra.Command {
 	var dryRun bool
