@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"bufio"
+	"context"
 	"syscall"
 	"testing"
 	"time"
@@ -12,35 +14,13 @@ import (
 
 	"onceshop/cmd/shop/setup"
 	"onceshop/e2e/harness"
-	"onceshop/pkg/broker"
 	"onceshop/pkg/events"
-	"onceshop/pkg/postgres"
 )
 
 const (
 	billingQueue = "billing.orders"
 	billingDead  = "billing.orders.dead-letters"
 )
-
-// asService opens a service's database as the service itself, to be in its way.
-func asService(t *testing.T, s *harness.Shop, service string) *sqlx.DB {
-	t.Helper()
-	url, err := s.DatabaseURL(service)
-	require.NoError(t, err)
-	db, err := postgres.Open(postgres.Config{URL: url, MaxConnections: 2, ApplicationName: "test", IdleLimit: 10 * time.Minute})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = db.Close() })
-	return db
-}
-
-func depth(t *testing.T, s *harness.Shop, queue string) int {
-	t.Helper()
-	url, err := s.AMQPURL(setup.Operator)
-	require.NoError(t, err)
-	depths, err := broker.Depth(url, queue)
-	require.NoError(t, err)
-	return depths[queue]
-}
 
 func placedBy(customer string) events.OrderPlaced {
 	return events.OrderPlaced{Order: events.Order{
@@ -51,42 +31,76 @@ func placedBy(customer string) events.OrderPlaced {
 
 const (
 	lockAccount = `INSERT INTO accounts (customer, currency, balance) VALUES ('ada', 'EUR', 0)`
-	countOwed   = `SELECT count(*) FROM accounts WHERE customer = 'ada' AND balance <> 0`
+	owed        = `SELECT coalesce(sum(balance), 0) FROM accounts WHERE customer = 'ada'`
+	paid        = `SELECT count(*) FROM payments WHERE status = 'captured'`
 	waiting     = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%accounts%'`
 	idle        = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction' AND application_name <> 'test'`
 )
 
-func number(t *testing.T, db *sqlx.DB, query string) (n int) {
-	t.Helper()
-	require.NoError(t, db.Get(&n, query))
-	return n
-}
-
 // A peer that vanishes says nothing to either server: its sockets stay open, its transaction and the
-// message that it has in hand too, until the servers lose patience.
+// message that it has in hand too, until the servers lose patience. When it comes back it has missed it all.
 func TestPeerThatVanishesInMidTransaction(t *testing.T) {
 	t.Parallel()
-	s := harness.Started(t, harness.Stack(t), binaries)
-	db := asService(t, s, setup.Billing)
+	t.Run("its network is gone", func(t *testing.T) {
+		t.Parallel()
+		s := harness.New(t, harness.Stack(t), binaries)
+		var proxies []*harness.Proxy
+		for name, of := range map[string]func(string) (string, error){"DATABASE_URL": s.DatabaseURL, "AMQP_URL": s.AMQPURL} {
+			url, err := of(setup.Billing)
+			require.NoError(t, err)
+			proxy, proxied := harness.NewProxy(t, url)
+			s.Set(setup.Billing, name+"="+proxied)
+			proxies = append(proxies, proxy)
+		}
+		s.StartEach()
+		vanishes(t, s, func() {
+			for _, proxy := range proxies {
+				proxy.Silence()
+			}
+		}, func() {
+			for _, proxy := range proxies {
+				proxy.Unsilence()
+			}
+		})
+	})
+	t.Run("it stands still", func(t *testing.T) {
+		t.Parallel()
+		s := harness.Started(t, harness.Stack(t), binaries)
+		vanishes(t, s,
+			func() { require.NoError(t, s.Signal(setup.Billing, syscall.SIGSTOP)) },
+			func() { require.NoError(t, s.Signal(setup.Billing, syscall.SIGCONT)) })
+	})
+}
+
+// vanishes lets billing vanish in mid-transaction, and come back once a replica has done its work.
+func vanishes(t *testing.T, s *harness.Shop, vanish, comeBack func()) {
+	t.Helper()
+	db := database(t, s, setup.Billing)
 	lock, err := db.Beginx()
 	require.NoError(t, err)
 	_, err = lock.Exec(lockAccount)
 	require.NoError(t, err)
-	publish(t, s, "orders", message(t, placedBy("ada")))
+	publish(t, operator(t, s), "orders", message(t, placedBy("ada")))
 	s.Until("billing is in mid-transaction", func() bool { return number(t, db, waiting) == 1 })
-	require.NoError(t, s.Signal(setup.Billing, syscall.SIGSTOP))
+	vanish()
 	vanished := time.Now()
 	require.NoError(t, lock.Rollback())
 	s.Until("nobody ends its transaction", func() bool { return number(t, db, idle) == 1 })
 
 	replica := s.Replica(binaries)
 	require.NoError(t, replica.Start(setup.Billing))
-	s.Until("the message is handled", func() bool { return number(t, db, countOwed) == 1 })
+	s.Until("the order is paid", func() bool { return number(t, db, paid) == 1 })
 	require.Less(t, time.Since(vanished), time.Minute)
+	comeBack()
+	require.NoError(t, s.Await(s.Context(), setup.Billing))
+	for _, billing := range []interface {
+		Stop(context.Context, string) error
+	}{s, replica} {
+		require.NoError(t, billing.Stop(s.Context(), setup.Billing), "it finishes what it has in hand")
+	}
+	require.Zero(t, number(t, db, owed), "what was owed once was paid once")
+	require.Zero(t, depth(t, s, billingQueue))
 	require.Zero(t, depth(t, s, billingDead))
-	s.Until("the order is paid", func() bool {
-		return number(t, db, `SELECT count(*) FROM payments WHERE status = 'captured'`) == 1
-	})
 }
 
 // The client library takes headers nested in each other for a broken connection beyond some depth, so
@@ -100,17 +114,11 @@ func TestHeadersThatBreakTheConnectionStopNobody(t *testing.T) {
 	}
 	msg := message(t, placedBy("ada"))
 	msg.Headers = amqp.Table{"deep": deep}
-	publish(t, s, "orders", msg)
-	url, err := s.AMQPURL(setup.Operator)
-	require.NoError(t, err)
+	ch := operator(t, s)
+	publish(t, ch, "orders", msg)
 	for _, queue := range []string{billingDead, "catalog-view.orders.dead-letters"} {
 		s.Until("it is in "+queue, func() bool { return depth(t, s, queue) == 1 })
-		conn, err := amqp.Dial(url)
-		require.NoError(t, err)
-		defer func() { _ = conn.Close() }()
-		ch, err := conn.Channel()
-		require.NoError(t, err)
-		_, err = ch.QueuePurge(queue, false)
+		_, err := ch.QueuePurge(queue, false)
 		require.NoError(t, err)
 	}
 	require.NoError(t, s.Story(10, false).Order(s.Context()))
@@ -123,21 +131,91 @@ func TestMessageThatFailsIsParkedAndHandledLater(t *testing.T) {
 	s := harness.New(t, harness.Stack(t), binaries)
 	s.Set(setup.Billing, "RETRY_DELAYS=5s")
 	s.StartEach()
-	db := asService(t, s, setup.Billing)
-	park(t, s, db, "5s")
+	db := database(t, s, setup.Billing)
+	fails(t, db)
+	publish(t, operator(t, s), "orders", message(t, placedBy("ada")))
+	s.Until("the message is parked", func() bool { return depth(t, s, billingQueue+".retry.5s") == 1 })
+	works(t, db)
 	require.NoError(t, s.Stop(s.Context(), setup.Billing))
 	require.NoError(t, s.Start(setup.Billing))
-	s.Until("the message is handled", func() bool { return number(t, db, countOwed) == 1 })
+	s.Until("the order is paid", func() bool { return number(t, db, paid) == 1 })
+	require.Zero(t, number(t, db, owed), "what was owed once was paid once")
 	require.Zero(t, depth(t, s, billingDead))
 }
 
-// park has a message fail at billing, and then takes what makes it fail out of the way.
-func park(t *testing.T, s *harness.Shop, db *sqlx.DB, delay string) {
+// fails has billing's handlers fail until works is called.
+func fails(t *testing.T, db *sqlx.DB) {
 	t.Helper()
 	_, err := db.Exec(`ALTER TABLE accounts RENAME TO elsewhere`)
 	require.NoError(t, err)
-	publish(t, s, "orders", message(t, placedBy("ada")))
-	s.Until("the message is parked", func() bool { return depth(t, s, billingQueue+".retry."+delay) == 1 })
-	_, err = db.Exec(`ALTER TABLE elsewhere RENAME TO accounts`)
+}
+
+func works(t *testing.T, db *sqlx.DB) {
+	t.Helper()
+	_, err := db.Exec(`ALTER TABLE elsewhere RENAME TO accounts`)
 	require.NoError(t, err)
+}
+
+// The tool is killed again and again while it redrives, which leaves copies and originals, and then run once
+// more than needed.
+func TestRedriveThatIsKilledHasOneEffect(t *testing.T) {
+	t.Parallel()
+	s := harness.New(t, harness.Stack(t), binaries)
+	s.Set(setup.Billing, "RETRY_DELAYS=100ms")
+	s.StartEach()
+	db := database(t, s, setup.Billing)
+	fails(t, db)
+	const orders = 200
+	require.NoError(t, s.Story(orders, false).Order(s.Context()))
+	s.Until("all are dead letters", func() bool { return depth(t, s, billingDead) == orders })
+	works(t, db)
+	redrive := []string{"dead-letters", "redrive", "--queue", billingQueue}
+	for kills := range 5 {
+		killed := command(s, redrive...)
+		stdout, err := killed.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, killed.Start())
+		lines := bufio.NewScanner(stdout)
+		for range 10 + kills {
+			require.True(t, lines.Scan())
+		}
+		require.NoError(t, killed.Process.Kill())
+		require.Error(t, killed.Wait())
+		s.Until("what it had in hand is back", func() bool { return depth(t, s, billingDead) > 0 })
+		require.Less(t, depth(t, s, billingDead), orders, "it was in the middle")
+	}
+	for range 2 {
+		_, complaints, err := tool(s, redrive...)
+		require.NoError(t, err, complaints)
+	}
+	s.AwaitEnd(orders)
+	s.Audit()
+}
+
+// Billing's database is away for many times as long as a message that fails would be tried.
+func TestLongOutageMakesNoDeadLetters(t *testing.T) {
+	t.Parallel()
+	s := harness.New(t, harness.Stack(t), binaries)
+	url, err := s.DatabaseURL(setup.Billing)
+	require.NoError(t, err)
+	proxy, proxied := harness.NewProxy(t, url)
+	s.Set(setup.Billing, "DATABASE_URL="+proxied, "RETRY_DELAYS=100ms,200ms")
+	s.StartEach()
+	const orders = 100
+	told := s.Story(orders, false)
+	ordering := make(chan error, 1)
+	go func() { ordering <- told.Order(s.Context()) }()
+	s.Until("orders are placed", func() bool { return told.Placed() >= orders/4 })
+	proxy.Cut()
+	since := time.Now()
+	require.NoError(t, <-ordering)
+	s.Until("it was long enough", func() bool {
+		for _, queue := range []string{billingDead, billingQueue + ".retry.100ms", billingQueue + ".retry.200ms"} {
+			require.Zero(t, depth(t, s, queue), queue)
+		}
+		return time.Since(since) > 20*time.Second
+	})
+	proxy.Mend()
+	s.AwaitEnd(orders)
+	s.Audit()
 }

@@ -2,16 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
-	"io"
-	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/jmoiron/sqlx"
-	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"onceshop/cmd/shop/setup"
@@ -19,17 +13,6 @@ import (
 	"onceshop/pkg/events"
 	"onceshop/pkg/postgres"
 )
-
-// tool runs the operator's tool on the shop, and returns its output and its complaints.
-func tool(t *testing.T, s *harness.Shop, args ...string) (stdout, stderr string, err error) {
-	t.Helper()
-	command := exec.CommandContext(s.Context(), filepath.Join(binaries, "shop"), append([]string{"--name", s.Name}, args...)...)
-	command.Env = append(os.Environ(), "SHOP_PASSWORD="+s.Password)
-	var out, complaints strings.Builder
-	command.Stdout, command.Stderr = &out, &complaints
-	err = command.Run()
-	return out.String(), complaints.String(), err
-}
 
 type heldKey struct {
 	Service   string  `json:"service"`
@@ -42,45 +25,10 @@ type heldKey struct {
 
 func listHeld(t *testing.T, s *harness.Shop) (held []heldKey) {
 	t.Helper()
-	out, complaints, err := tool(t, s, "outbox", "list", "--json")
+	out, complaints, err := tool(s, "outbox", "list", "--json")
 	require.NoError(t, err, complaints)
 	require.NoError(t, json.Unmarshal([]byte(out), &held))
 	return held
-}
-
-// operator returns a channel of the broker user that may do everything.
-func operator(t *testing.T, s *harness.Shop) *amqp.Channel {
-	t.Helper()
-	url, err := s.AMQPURL(setup.Operator)
-	require.NoError(t, err)
-	conn, err := amqp.Dial(url)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
-	require.NoError(t, err)
-	return ch
-}
-
-// own opens a service's database as the service.
-func own(t *testing.T, s *harness.Shop, service string) *sqlx.DB {
-	t.Helper()
-	url, err := s.DatabaseURL(service)
-	require.NoError(t, err)
-	db, err := postgres.Open(postgres.Config{URL: url, MaxConnections: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = db.Close() })
-	return db
-}
-
-// metrics returns what the service's /metrics says.
-func metrics(t *testing.T, s *harness.Shop, service string) string {
-	t.Helper()
-	response, err := http.Get(s.AdminURL(service) + "/metrics")
-	require.NoError(t, err)
-	defer func() { _ = response.Body.Close() }()
-	text, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	return string(text)
 }
 
 // The events of changed products find no queue and no alternate exchange. Their keys are held until the
@@ -88,7 +36,7 @@ func metrics(t *testing.T, s *harness.Shop, service string) string {
 func TestOperatorReleasesHeldKeys(t *testing.T) {
 	t.Parallel()
 	s := harness.Started(t, harness.Stack(t), binaries)
-	out, _, err := tool(t, s, "outbox", "list")
+	out, _, err := tool(s, "outbox", "list")
 	require.NoError(t, err)
 	require.Equal(t, "No key is held: the broker takes every message.\n", out)
 
@@ -101,7 +49,7 @@ func TestOperatorReleasesHeldKeys(t *testing.T) {
 	require.NoError(t, ch.ExchangeDelete("orders.unrouted", false, false))
 	require.NoError(t, ch.QueueUnbind("catalog-view.orders", events.ProductChangedV1, "orders", nil))
 	s.Story(1, false)
-	orders := own(t, s, setup.Orders)
+	orders := database(t, s, setup.Orders)
 	s.Until("the last try is over", func() bool {
 		_, err := orders.Exec(`UPDATE outbox_held SET attempts = 9, next_try = now() WHERE next_try IS NOT NULL`)
 		require.NoError(t, err)
@@ -118,19 +66,19 @@ func TestOperatorReleasesHeldKeys(t *testing.T) {
 		text := metrics(t, s, setup.Orders)
 		return strings.Contains(text, "\noutbox_held_keys 5\n") && strings.Contains(text, "\noutbox_pending 5\n")
 	})
-	out, _, err = tool(t, s, "outbox", "list")
+	out, _, err = tool(s, "outbox", "list")
 	require.NoError(t, err)
 	require.Contains(t, out, "no queue takes it")
 	require.Contains(t, out, "next: none")
 
 	require.NoError(t, ch.QueueBind("catalog-view.orders", events.ProductChangedV1, "orders", false, nil))
-	dropped, complaints, err := tool(t, s, "outbox", "drop", held[0].Key)
+	dropped, complaints, err := tool(s, "outbox", "drop", held[0].Key)
 	require.NoError(t, err, complaints)
 	var kept heldKey
 	require.NoError(t, json.Unmarshal([]byte(dropped), &kept))
 	require.Equal(t, held[0].MessageID, kept.MessageID)
 	for _, h := range held[1:] {
-		_, complaints, err = tool(t, s, "outbox", "redrive", h.Key)
+		_, complaints, err = tool(s, "outbox", "redrive", h.Key)
 		require.NoError(t, err, complaints)
 	}
 	view := database(t, s, setup.CatalogView)
@@ -143,11 +91,11 @@ func TestOperatorReleasesHeldKeys(t *testing.T) {
 	s.Until("nothing is held", func() bool { return len(listHeld(t, s)) == 0 })
 
 	for _, verb := range []string{"redrive", "drop"} {
-		_, complaints, err = tool(t, s, "outbox", verb, held[0].Key)
+		_, complaints, err = tool(s, "outbox", verb, held[0].Key)
 		require.Error(t, err)
 		require.Equal(t, "shop: "+held[0].Key+": the key is not held, so there is nothing to do; `shop outbox list` shows those that are\n", complaints)
 	}
-	_, complaints, err = tool(t, s, "outbox", "list", "--service", "catalog-view")
+	_, complaints, err = tool(s, "outbox", "list", "--service", "catalog-view")
 	require.Error(t, err)
 	require.Contains(t, complaints, "only orders and billing have an outbox")
 }

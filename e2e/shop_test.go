@@ -2,18 +2,14 @@
 package e2e
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jmoiron/sqlx"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
@@ -21,102 +17,38 @@ import (
 	"onceshop/cmd/shop/story"
 	"onceshop/e2e/harness"
 	"onceshop/pkg/events"
-	"onceshop/pkg/postgres"
 )
-
-var binaries string
-
-func TestMain(m *testing.M) {
-	dir, err := harness.Build()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	binaries = dir
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-// publish sends a message straight to the exchange, as the operator.
-func publish(t *testing.T, s *harness.Shop, exchange string, msg amqp.Publishing) {
-	t.Helper()
-	url, err := s.AMQPURL(setup.Operator)
-	require.NoError(t, err)
-	conn, err := amqp.Dial(url)
-	require.NoError(t, err)
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	require.NoError(t, err)
-	require.NoError(t, ch.Confirm(false))
-	confirmation, err := ch.PublishWithDeferredConfirm(exchange, msg.Type, false, false, msg)
-	require.NoError(t, err)
-	require.True(t, confirmation.Wait())
-}
-
-// listen returns what is published from now on under the name.
-func listen(t *testing.T, s *harness.Shop, exchange, name string) <-chan amqp.Delivery {
-	t.Helper()
-	ch := operator(t, s)
-	queue, err := ch.QueueDeclare("", false, true, true, false, nil)
-	require.NoError(t, err)
-	require.NoError(t, ch.QueueBind(queue.Name, name, exchange, false, nil))
-	deliveries, err := ch.Consume(queue.Name, "", true, true, false, false, nil)
-	require.NoError(t, err)
-	return deliveries
-}
-
-// database opens a service's database as the auditor.
-func database(t *testing.T, s *harness.Shop, service string) *sqlx.DB {
-	t.Helper()
-	url, err := s.AuditURL(service)
-	require.NoError(t, err)
-	db, err := postgres.Open(postgres.Config{URL: url, MaxConnections: 1})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = db.Close() })
-	return db
-}
-
-func message(t *testing.T, event events.Event) amqp.Publishing {
-	t.Helper()
-	body, err := json.Marshal(event)
-	require.NoError(t, err)
-	return amqp.Publishing{
-		MessageId: uuid.NewString(), Type: event.Name(), Timestamp: time.Now(), DeliveryMode: amqp.Persistent, Body: body,
-	}
-}
 
 func TestRepeatedOrderIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	s := harness.Started(t, harness.Stack(t), binaries)
-	placed := listen(t, s, "orders", events.OrderPlacedV1)
+	ch := operator(t, s)
+	placed := listen(t, ch, "orders", events.OrderPlacedV1)
 	require.NoError(t, s.Story(1, false).Order(s.Context()))
 	s.AwaitEnd(1)
 	// The very message that was handled, twenty times more.
 	msg := <-placed
 	for range 20 {
-		publish(t, s, "orders", amqp.Publishing{
+		publish(t, ch, "orders", amqp.Publishing{
 			MessageId: msg.MessageId, Type: msg.Type, Timestamp: msg.Timestamp, CorrelationId: msg.CorrelationId,
 			Headers: msg.Headers, DeliveryMode: amqp.Persistent, Body: msg.Body,
 		})
 	}
 	s.Audit()
-	var payments int
-	require.NoError(t, database(t, s, setup.Billing).Get(&payments, `SELECT count(*) FROM payments`))
-	require.Equal(t, 1, payments)
+	require.Equal(t, 1, number(t, database(t, s, setup.Billing), `SELECT count(*) FROM payments`))
 }
 
 func TestLateVersionsDoNotOverwriteLaterOnes(t *testing.T) {
 	t.Parallel()
 	s := harness.Started(t, harness.Stack(t), binaries)
-	view := database(t, s, setup.CatalogView)
+	view, ch := database(t, s, setup.CatalogView), operator(t, s)
 	for _, version := range []int64{3, 1, 2, 3} {
-		publish(t, s, "orders", message(t, events.ProductChanged{Product: events.Product{
+		publish(t, ch, "orders", message(t, events.ProductChanged{Product: events.Product{
 			SKU: "tea", Version: version, Name: fmt.Sprintf("version %d", version), Price: events.Money{Amount: 100, Currency: "EUR"},
 		}}))
 	}
 	// A message behind them that does show.
-	publish(t, s, "orders", message(t, events.ProductChanged{Product: events.Product{SKU: "last", Version: 1, Price: events.Money{Currency: "EUR"}}}))
+	publish(t, ch, "orders", message(t, events.ProductChanged{Product: events.Product{SKU: "last", Version: 1, Price: events.Money{Currency: "EUR"}}}))
 	s.Until("the last message is shown", func() bool {
 		var n int
 		return view.Get(&n, `SELECT count(*) FROM product_view WHERE sku = 'last'`) == nil && n == 1
@@ -271,31 +203,13 @@ func TestServicesWaitForTheirServers(t *testing.T) {
 	s.Audit()
 }
 
-func status(t *testing.T, url string) int {
-	t.Helper()
-	request, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
-	require.NoError(t, err)
-	response, err := http.DefaultClient.Do(request)
-	if err != nil {
-		return 0
-	}
-	require.NoError(t, response.Body.Close())
-	return response.StatusCode
-}
-
 func TestPoisonIsSetAside(t *testing.T) {
 	t.Parallel()
 	s := harness.Started(t, harness.Stack(t), binaries)
-	publish(t, s, "orders", amqp.Publishing{MessageId: uuid.NewString(), Type: events.OrderPlacedV1, Body: []byte("no JSON")})
+	ch := operator(t, s)
+	publish(t, ch, "orders", amqp.Publishing{MessageId: uuid.NewString(), Type: events.OrderPlacedV1, Body: []byte("no JSON")})
 	require.NoError(t, s.Story(10, false).Order(s.Context()))
 	s.AwaitEnd(10)
-	url, err := s.AMQPURL(setup.Operator)
-	require.NoError(t, err)
-	conn, err := amqp.Dial(url)
-	require.NoError(t, err)
-	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
-	require.NoError(t, err)
 	for _, queue := range []string{"billing.orders.dead-letters", "catalog-view.orders.dead-letters"} {
 		letter, ok, err := ch.Get(queue, true)
 		require.NoError(t, err)

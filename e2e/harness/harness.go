@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -186,4 +187,19 @@ func (p *Proxy) Cut() { p.Stop() }
 func (p *Proxy) Mend() {
 	p.t.Helper()
 	require.NoError(p.t, p.Start())
+}
+
+// Silence lets connections stand, and nothing through: neither end hears of it.
+func (p *Proxy) Silence() {
+	p.t.Helper()
+	for _, stream := range []string{"upstream", "downstream"} {
+		_, err := p.Toxics.AddToxicJson(strings.NewReader(`{"type": "timeout", "stream": "` + stream + `"}`))
+		require.NoError(p.t, err)
+	}
+}
+
+// Unsilence ends what Silence began; the connections that were silenced are closed.
+func (p *Proxy) Unsilence() {
+	p.t.Helper()
+	p.Toxics.ResetToxics(context.Background())
 }
