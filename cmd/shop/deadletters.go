@@ -145,7 +145,8 @@ func (s *selection) require() error {
 	return nil
 }
 
-// each calls do for each letter that is selected, until it returns an error.
+// each calls do for each letter that is selected, until it returns an error. To find no letter of an id is
+// one, too.
 func (s *selection) each(do func(*broker.Letters, *broker.Letter) error) error {
 	shop, err := s.shop.shop()
 	if err != nil {
@@ -159,14 +160,21 @@ func (s *selection) each(do func(*broker.Letters, *broker.Letter) error) error {
 	if s.queue != "" {
 		queues = []string{s.queue}
 	}
+	found := false
 	for _, queue := range queues {
-		err := s.eachOf(url, queue, do)
+		err := s.eachOf(url, queue, func(letters *broker.Letters, letter *broker.Letter) error {
+			found = true
+			return do(letters, letter)
+		})
 		if errors.Is(err, broker.ErrNoQueue) && s.queue == "" {
 			continue // its service was never started
 		}
 		if err != nil {
 			return err
 		}
+	}
+	if s.id != "" && !found {
+		return fmt.Errorf("no message fits: %q is in none of %s, or is not to be seen while somebody reads there", s.id, strings.Join(queues, ", "))
 	}
 	return nil
 }

@@ -14,14 +14,15 @@ import (
 
 	"onceshop/cmd/shop/setup"
 	"onceshop/pkg/broker"
+	"onceshop/pkg/events"
 	"onceshop/pkg/stack"
 )
 
 const dead = "billing.orders.dead-letters"
 
-// shopWithLetters returns the name of a shop with a virtual host, whose billing has refused three messages:
-// "young", "old" and "timeless".
-func shopWithLetters(t *testing.T) (name string, depth func() int) {
+// shopWithLetters returns the name of a shop with a virtual host, whose billing has refused four messages:
+// "young", "ahead", "old" and "timeless"; and a channel to it.
+func shopWithLetters(t *testing.T) (name string, ch *amqp.Channel) {
 	t.Helper()
 	found, err := stack.Find()
 	require.NoError(t, err)
@@ -33,7 +34,7 @@ func shopWithLetters(t *testing.T) (name string, depth func() int) {
 	conn, err := amqp.Dial(url)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
+	ch, err = conn.Channel()
 	require.NoError(t, err)
 	require.NoError(t, ch.Confirm(false))
 	require.NoError(t, ch.ExchangeDeclare("billing.queues", amqp.ExchangeDirect, true, false, false, false, nil))
@@ -43,7 +44,7 @@ func shopWithLetters(t *testing.T) (name string, depth func() int) {
 		require.NoError(t, ch.QueueBind(queue, queue, "billing.queues", false, nil))
 	}
 	now := time.Now()
-	for id, at := range map[string]time.Time{"young": now, "old": now.Add(-7 * 24 * time.Hour), "timeless": {}} {
+	for id, at := range map[string]time.Time{"young": now, "ahead": now.Add(2 * time.Hour), "old": now.Add(-7 * 24 * time.Hour), "timeless": {}} {
 		confirmation, err := ch.PublishWithDeferredConfirm("billing.queues", dead, true, false, amqp.Publishing{
 			MessageId: id, Type: "orders.order_placed.v1", Timestamp: at, Body: []byte(`{"of":"` + id + `"}`),
 			Headers: amqp.Table{broker.LastError: "a bug in " + id, broker.Attempts: "4"},
@@ -51,11 +52,7 @@ func shopWithLetters(t *testing.T) (name string, depth func() int) {
 		require.NoError(t, err)
 		require.True(t, confirmation.Wait())
 	}
-	return shop.Name, func() int {
-		depths, err := broker.Depth(url, dead)
-		require.NoError(t, err)
-		return depths[dead]
-	}
+	return shop.Name, ch
 }
 
 // shop runs the command and returns what it prints.
@@ -71,35 +68,45 @@ func shop(t *testing.T, name string, arguments ...string) (string, error) {
 
 func TestDeadLettersAreListedShownRedrivenAndDropped(t *testing.T) {
 	t.Parallel()
-	name, depth := shopWithLetters(t)
+	name, ch := shopWithLetters(t)
 	awaitDepth := func(want int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return depth() == want }, 20*time.Second, 20*time.Millisecond)
+		require.Eventually(t, func() bool {
+			letters, err := ch.QueueDeclarePassive(dead, true, false, false, false, nil)
+			require.NoError(t, err)
+			return letters.Messages == want
+		}, 20*time.Second, 20*time.Millisecond)
 	}
 
 	listed, err := shop(t, name, "list")
 	require.NoError(t, err)
-	require.Len(t, strings.Split(strings.TrimSpace(listed), "\n"), 4)
+	require.Len(t, strings.Split(strings.TrimSpace(listed), "\n"), 5)
 	require.Contains(t, listed, "a bug in timeless")
-	awaitDepth(3)
+	awaitDepth(4)
 
 	listed, err = shop(t, name, "list", "--json", "--reason", "in old", "--queue", "billing.orders")
 	require.NoError(t, err)
 	var line map[string]any
 	require.NoError(t, json.Unmarshal([]byte(listed), &line))
 	require.Equal(t, []any{"old", dead, "a bug in old", 4.0}, []any{line["id"], line["queue"], line["reason"], line["attempts"]})
-	awaitDepth(3)
+	awaitDepth(4)
 
 	shown, err := shop(t, name, "show", "--id", "young")
 	require.NoError(t, err)
 	require.Contains(t, shown, `"of": "young"`)
 	require.Contains(t, shown, `"shop-error": "a bug in young"`)
-	awaitDepth(3)
+	awaitDepth(4)
 
+	_, err = shop(t, name, "redrive", "--id", "nobody's")
+	require.ErrorContains(t, err, "no message fits")
 	_, err = shop(t, name, "redrive")
 	require.ErrorContains(t, err, "say which messages")
 	_, err = shop(t, name, "drop")
 	require.ErrorContains(t, err, "say which messages")
+	_, err = shop(t, name, "redrive", "--id", "ahead", "--force", "it had no effect")
+	require.NoError(t, err)
+	awaitDepth(3)
+
 	tried, err := shop(t, name, "redrive", "--queue", dead, "--dry-run")
 	require.ErrorContains(t, err, "2 refused")
 	require.Contains(t, tried, "would be redriven: "+dead+` "young"`)
@@ -127,4 +134,13 @@ func TestDeadLettersAreListedShownRedrivenAndDropped(t *testing.T) {
 
 	_, err = shop(t, name, "list", "--queue", "nobody.orders")
 	require.ErrorIs(t, err, broker.ErrNoQueue)
+
+	forced := map[string]any{}
+	for range 3 {
+		redriven, ok, err := ch.Get("billing.orders", true)
+		require.NoError(t, err)
+		require.True(t, ok)
+		forced[redriven.MessageId] = redriven.Headers[events.Force]
+	}
+	require.Equal(t, map[string]any{"young": nil, "old": "it had no effect", "ahead": "it had no effect"}, forced)
 }

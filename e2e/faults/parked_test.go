@@ -14,7 +14,7 @@ import (
 	"onceshop/pkg/postgres"
 )
 
-// A message is parked for two minutes, in which billing is killed and RabbitMQ restarted.
+// A message is parked for two minutes, in which every service is killed and both servers are restarted.
 func TestParkedMessageSurvivesRestarts(t *testing.T) {
 	s := harness.New(t, servers.Stack, binaries)
 	s.Set(setup.Billing, "RETRY_DELAYS=2m")
@@ -39,10 +39,14 @@ func TestParkedMessageSurvivesRestarts(t *testing.T) {
 	since := time.Now()
 	_, err = db.Exec(`ALTER TABLE elsewhere RENAME TO accounts`)
 	require.NoError(t, err)
-	require.NoError(t, s.Kill(setup.Billing))
-	require.NoError(t, servers.Restart("rabbitmq"))
+	for _, service := range setup.Services() {
+		require.NoError(t, s.Kill(service))
+	}
+	for _, server := range []string{"rabbitmq", "postgres"} {
+		require.NoError(t, servers.Restart(server))
+	}
 	require.Equal(t, 1, parked())
-	require.NoError(t, s.Start(setup.Billing))
+	s.StartEach()
 	s.AwaitEnd(1)
 	require.GreaterOrEqual(t, time.Since(since), 2*time.Minute)
 	s.Audit() // which counts dead letters

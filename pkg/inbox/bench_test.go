@@ -5,12 +5,15 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
@@ -42,20 +45,41 @@ func newLedger(b *testing.B) *ledger {
 	b.Cleanup(func() { require.NoError(b, db.Close()) })
 	_, err = db.Exec(`CREATE TABLE accounts AS SELECT id, 0::bigint AS balance FROM generate_series(1, $1::int) id`, accounts)
 	require.NoError(b, err)
-	_, err = db.Exec(`ALTER TABLE accounts ADD PRIMARY KEY (id)`)
+	_, err = db.Exec(`
+ALTER TABLE accounts ADD PRIMARY KEY (id);
+CREATE TABLE payments (id uuid PRIMARY KEY, order_id uuid UNIQUE, status text, created_at timestamptz DEFAULT now())`)
 	require.NoError(b, err)
 	box, err := inbox.New(inbox.Config{Consumer: "billing.orders", InTx: inTx(db)})
 	require.NoError(b, err)
 	return &ledger{db, box}
 }
 
-const addToBalance = `UPDATE accounts SET balance = balance + $1 WHERE id = $2`
+// effect is what a handler does in its transaction.
+type effect func(ctx context.Context, tx *sqlx.Tx) error
+
+// update does as little as a handler can.
+func update(ctx context.Context, tx *sqlx.Tx) error {
+	_, err := tx.ExecContext(ctx, `UPDATE accounts SET balance = balance + $1 WHERE id = $2`, 1, 1+rand.N(accounts))
+	return err
+}
+
+// payment does what billing does about an order: it makes a payment, locks it, and changes the balance.
+func payment(ctx context.Context, tx *sqlx.Tx) error {
+	order, status := uuid.New(), ""
+	if _, err := tx.ExecContext(ctx, `INSERT INTO payments (id, order_id, status) VALUES ($1, $2, 'new') ON CONFLICT (order_id) DO NOTHING`,
+		uuid.Must(uuid.NewV7()), order); err != nil {
+		return err
+	}
+	if err := tx.GetContext(ctx, &status, `SELECT status FROM payments WHERE order_id = $1 FOR UPDATE`, order); err != nil {
+		return err
+	}
+	return update(ctx, tx)
+}
 
 // once handles a message inside the inbox.
-func (l *ledger) once() func(context.Context, *message.Message) error {
+func (l *ledger) once(do effect) func(context.Context, *message.Message) error {
 	handle := l.box.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		_, err := inbox.Tx(msg.Context()).ExecContext(msg.Context(), addToBalance, 1, 1+rand.N(accounts))
-		return nil, err
+		return nil, do(msg.Context(), inbox.Tx(msg.Context()))
 	})
 	return func(_ context.Context, msg *message.Message) error {
 		_, err := handle(msg)
@@ -64,12 +88,9 @@ func (l *ledger) once() func(context.Context, *message.Message) error {
 }
 
 // plain handles a message in the same transaction without the inbox.
-func (l *ledger) plain() func(context.Context, *message.Message) error {
+func (l *ledger) plain(do effect) func(context.Context, *message.Message) error {
 	return func(ctx context.Context, _ *message.Message) error {
-		return postgres.InTx(ctx, l.db, func(tx *sqlx.Tx) error {
-			_, err := tx.ExecContext(ctx, addToBalance, 1, 1+rand.N(accounts))
-			return err
-		})
+		return postgres.InTx(ctx, l.db, func(tx *sqlx.Tx) error { return do(ctx, tx) })
 	}
 }
 
@@ -136,11 +157,17 @@ func compare(b *testing.B, contenders ...contender) {
 var inFlight = []int{1, 16, 64}
 
 // BenchmarkInbox compares a handler inside the inbox with the same one in the same transaction without.
-func BenchmarkInbox(b *testing.B) {
+func BenchmarkInbox(b *testing.B) { benchmarkInbox(b, update) }
+
+// BenchmarkInboxPayment is BenchmarkInbox with a handler of the shop's size.
+func BenchmarkInboxPayment(b *testing.B) { benchmarkInbox(b, payment) }
+
+func benchmarkInbox(b *testing.B, do effect) {
+	b.Helper()
 	l := newLedger(b)
 	for _, n := range inFlight {
 		b.Run(fmt.Sprintf("inflight=%d", n), func(b *testing.B) {
-			compare(b, contender{l.once(), n, fresh}, contender{l.plain(), n, fresh})
+			compare(b, contender{l.once(do), n, fresh}, contender{l.plain(do), n, fresh})
 		})
 	}
 }
@@ -165,7 +192,7 @@ func BenchmarkFullInbox(b *testing.B) {
 	full.fill(b, *benchRows, inbox.DefaultWindow)
 	for _, n := range inFlight {
 		b.Run(fmt.Sprintf("inflight=%d", n), func(b *testing.B) {
-			compare(b, contender{full.once(), n, fresh}, contender{empty.once(), n, fresh})
+			compare(b, contender{full.once(update), n, fresh}, contender{empty.once(update), n, fresh})
 		})
 	}
 }
@@ -176,12 +203,12 @@ func BenchmarkDuplicates(b *testing.B) {
 	known := make([]*message.Message, 1000)
 	for i := range known {
 		known[i] = fresh()
-		require.NoError(b, l.once()(b.Context(), known[i]))
+		require.NoError(b, l.once(update)(b.Context(), known[i]))
 	}
 	again := func() *message.Message { return known[rand.N(len(known))].Copy() }
 	for _, n := range inFlight {
 		b.Run(fmt.Sprintf("inflight=%d", n), func(b *testing.B) {
-			compare(b, contender{l.once(), n, again}, contender{l.once(), n, fresh})
+			compare(b, contender{l.once(update), n, again}, contender{l.once(update), n, fresh})
 		})
 	}
 }
@@ -196,10 +223,51 @@ func BenchmarkCleaner(b *testing.B) {
 	start(b, cleaner)
 	for _, n := range inFlight {
 		b.Run(fmt.Sprintf("inflight=%d", n), func(b *testing.B) {
-			compare(b, contender{cleaned.once(), n, fresh}, contender{alone.once(), n, fresh})
+			compare(b, contender{cleaned.once(update), n, fresh}, contender{alone.once(update), n, fresh})
 			var left int
 			require.NoError(b, cleaned.db.Get(&left, `SELECT count(*) FROM inbox WHERE handled_at < now() - $1 * interval '1 second'`, inbox.DefaultWindow.Seconds()))
 			b.ReportMetric(float64(left), "left")
 		})
 	}
+}
+
+// BenchmarkMemory reports what a process that consumes from RabbitMQ has resident after a tenth of the
+// messages, and what after all of them.
+func BenchmarkMemory(b *testing.B) {
+	const messages, batch = 50_000, 500
+	for b.Loop() {
+		bank := newBank(b)
+		process := bank.start(b, "one")
+		for handled := 0; handled < messages; {
+			published := make([]*message.Message, batch)
+			for i := range published {
+				published[i] = messageOf(b, orderOf("ada"))
+			}
+			require.NoError(b, bank.publisher.Publish("", published...))
+			for range published {
+				process.line(b)
+			}
+			switch handled += batch; handled {
+			case messages / 10:
+				b.ReportMetric(process.resident(b), "first-MiB")
+			case messages:
+				b.ReportMetric(process.resident(b), "last-MiB")
+			}
+		}
+		process.stop(b)
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// resident returns the process's resident memory in MiB.
+func (c *consumer) resident(t testing.TB) float64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", c.Process.Pid))
+	require.NoError(t, err)
+	_, rest, found := strings.Cut(string(status), "VmRSS:")
+	require.True(t, found)
+	var kB float64
+	_, err = fmt.Sscan(rest, &kB)
+	require.NoError(t, err)
+	return kB / 1024
 }

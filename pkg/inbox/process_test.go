@@ -1,12 +1,10 @@
 package inbox_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
 	"os/signal"
 	"sync"
 	"syscall"
@@ -14,19 +12,15 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
 	"github.com/prometheus/client_golang/prometheus"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"onceshop/pkg/broker"
-	"onceshop/pkg/broker/brokertest"
 	"onceshop/pkg/events"
 	"onceshop/pkg/inbox"
-	"onceshop/pkg/outbox"
 	"onceshop/pkg/postgres"
-	"onceshop/pkg/postgres/postgrestest"
 )
 
 // consumerProcess consumes orders' events until SIGTERM: it adds an order's total to the account of the
@@ -99,107 +93,6 @@ func announce(next message.HandlerFunc) message.HandlerFunc {
 		}
 		return nil, err
 	}
-}
-
-// bank is a database with accounts, a virtual host, and a publisher of orders' events.
-type bank struct {
-	databaseURL, amqpURL string
-	db                   *sqlx.DB
-	publisher            *broker.Publisher
-	ch                   *amqp.Channel
-}
-
-func newBank(t *testing.T) *bank {
-	t.Helper()
-	b := &bank{databaseURL: postgrestest.URL(t, inbox.Migrations()), amqpURL: brokertest.VHost(t)}
-	b.db = postgrestest.Open(t, b.databaseURL)
-	_, err := b.db.Exec(`CREATE TABLE accounts (id text PRIMARY KEY, balance int NOT NULL DEFAULT 0); CREATE TABLE samples (id text)`)
-	require.NoError(t, err)
-	b.publisher, err = broker.NewPublisher(broker.PublisherConfig{URL: b.amqpURL, Service: "orders"})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = b.publisher.Run(ctx) })
-	t.Cleanup(func() { cancel(); running.Wait() })
-	require.NoError(t, b.publisher.Await(t.Context()))
-	conn, err := amqp.Dial(b.amqpURL)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	b.ch, err = conn.Channel()
-	require.NoError(t, err)
-	return b
-}
-
-// order returns a message of an order over 1 for an account of its own, which is made.
-func (b *bank) order(t *testing.T, customer string) *message.Message {
-	t.Helper()
-	order := events.Order{
-		OrderID: uuid.NewString(), Version: 1, Customer: customer, Status: "placed", Lines: []events.OrderLine{},
-		Total: events.Money{Amount: 1, Currency: "EUR"}, PlacedAt: time.Now().UTC(), PaymentMethod: "any",
-	}
-	_, err := b.db.Exec(`INSERT INTO accounts VALUES ($1)`, order.OrderID)
-	require.NoError(t, err)
-	msg, err := outbox.NewMessage(t.Context(), "/onceshop/orders", events.OrderPlaced{Order: order})
-	require.NoError(t, err)
-	return msg
-}
-
-// wrong returns how many accounts have not had exactly one effect.
-func (b *bank) wrong(t *testing.T) (n int) {
-	t.Helper()
-	require.NoError(t, b.db.Get(&n, `SELECT count(*) FROM accounts WHERE balance <> 1`))
-	return n
-}
-
-// ready returns how many messages wait in the service's queue.
-func (b *bank) ready(t *testing.T, queue string) int {
-	t.Helper()
-	state, err := b.ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-	require.NoError(t, err)
-	return state.Messages
-}
-
-// consumer is a consumerProcess.
-type consumer struct {
-	*exec.Cmd
-	stdout *bufio.Reader
-}
-
-// start starts a process that consumes the queue <service>.orders, and waits until the queue is bound.
-func (b *bank) start(t *testing.T, service string, settings ...string) *consumer {
-	t.Helper()
-	c := &consumer{Cmd: exec.Command(os.Args[0])}
-	c.Env = append(os.Environ(), append(settings, "CONSUMER_SERVICE="+service, "CONSUMER_DATABASE_URL="+b.databaseURL, "CONSUMER_AMQP_URL="+b.amqpURL)...)
-	c.Stderr = t.Output()
-	stdout, err := c.StdoutPipe()
-	require.NoError(t, err)
-	c.stdout = bufio.NewReader(stdout)
-	require.NoError(t, c.Start())
-	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	eventually(t, "the queue is bound", func() bool {
-		conn, err := amqp.Dial(b.amqpURL)
-		require.NoError(t, err)
-		defer func() { _ = conn.Close() }()
-		ch, err := conn.Channel()
-		require.NoError(t, err)
-		return ch.ExchangeDeclarePassive(service+".orders.bound", "fanout", true, false, false, false, nil) == nil
-	})
-	return c
-}
-
-// line returns the next line that the process prints.
-func (c *consumer) line(t *testing.T) string {
-	t.Helper()
-	text, err := c.stdout.ReadString('\n')
-	require.NoError(t, err)
-	return text
-}
-
-// stop lets the process ack what it handles, and waits for its end.
-func (c *consumer) stop(t *testing.T) {
-	t.Helper()
-	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, c.Wait())
 }
 
 func TestTwoProcessesWithTwoQueuesHaveOneEffect(t *testing.T) {

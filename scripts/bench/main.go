@@ -49,6 +49,7 @@ func goals() []goal {
 		{"full-inbox/empty-inbox-16-in-flight", figure{"FullInbox/inflight=16", "ratio"}, figure{}, true, 0.9},
 		{"cleaner/no-cleaner-16-in-flight", figure{"Cleaner/inflight=16", "ratio"}, figure{}, true, 0.9},
 		{"duplicates/handling-16-in-flight", figure{"Duplicates/inflight=16", "ratio"}, figure{}, true, 2},
+		{"inbox-memory-last/first", figure{"Memory", "last-MiB"}, figure{"Memory", "first-MiB"}, false, 1.1},
 		{"inbox-16/inbox-1-in-flight", figure{"Inbox/inflight=16", "msg/s"}, figure{"Inbox/inflight=1", "msg/s"}, true, 3},
 	}
 }

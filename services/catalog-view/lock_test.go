@@ -56,26 +56,6 @@ func TestVersionsOfAnOrderThatMeetCountOnce(t *testing.T) {
 	require.Equal(t, []BestSeller{{"mug", "", 400}}, best)
 }
 
-const (
-	otherConnections = `
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`
-	deadlocksSeen = `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`
-)
-
-// deadlocks returns how many the database has seen, once all other connections to it are gone: each tells
-// what it has counted when it ends.
-func deadlocks(t *testing.T, db *sqlx.DB) (n int) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		var others int
-		require.NoError(t, db.GetContext(t.Context(), &others, otherConnections))
-		return others == 0
-	}, 10*time.Second, 10*time.Millisecond)
-	require.NoError(t, db.GetContext(t.Context(), &n, deadlocksSeen))
-	return n
-}
-
 func TestOrdersOfTheSameProductsNeverWaitInACircle(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.URL(t, schema())
@@ -97,7 +77,6 @@ func TestOrdersOfTheSameProductsNeverWaitInACircle(t *testing.T) {
 	for _, each := range best {
 		require.EqualValues(t, 100, each.Quantity)
 	}
-	// A deadlock is repeated by postgres.InTx and would go unseen.
 	require.NoError(t, db.Close())
-	require.Zero(t, deadlocks(t, postgrestest.Open(t, url)))
+	require.Zero(t, postgrestest.Deadlocks(t, url))
 }

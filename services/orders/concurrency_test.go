@@ -6,9 +6,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
 
 	"onceshop/pkg/postgres/postgrestest"
@@ -76,29 +74,8 @@ func TestOrdersOfTheSameProductsNeverWaitInACircle(t *testing.T) {
 		require.EqualValues(t, 900, stock(t, s, sku))
 	}
 	audit(t, s)
-	// A deadlock is repeated by outbox.InTx and would go unseen.
 	require.NoError(t, s.db.Close())
-	require.Zero(t, deadlocks(t, postgrestest.Open(t, url)))
-}
-
-const (
-	otherConnections = `
-SELECT count(*) FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`
-	deadlocksSeen = `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`
-)
-
-// deadlocks returns how many the database has seen, once all other connections to it are gone: each tells
-// what it has counted when it ends.
-func deadlocks(t *testing.T, db *sqlx.DB) (n int) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		var others int
-		require.NoError(t, db.GetContext(t.Context(), &others, otherConnections))
-		return others == 0
-	}, 10*time.Second, 10*time.Millisecond)
-	require.NoError(t, db.GetContext(t.Context(), &n, deadlocksSeen))
-	return n
+	require.Zero(t, postgrestest.Deadlocks(t, url))
 }
 
 func TestProductIsCreatedOnceHoweverManyTry(t *testing.T) {

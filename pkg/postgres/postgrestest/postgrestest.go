@@ -80,3 +80,25 @@ func Open(t testing.TB, url string) *sqlx.DB {
 	t.Cleanup(func() { require.NoError(t, db.Close()) })
 	return db
 }
+
+const (
+	otherConnections = `
+SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()`
+	deadlocksSeen = `SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()`
+)
+
+// Deadlocks returns how many the database at url has seen: postgres.InTx repeats what was in one, so that it
+// goes unseen. All pools on the database must be closed, for a connection tells what it has counted when it
+// ends.
+func Deadlocks(t testing.TB, url string) (n int) {
+	t.Helper()
+	db := Open(t, url)
+	require.Eventually(t, func() bool {
+		var others int
+		require.NoError(t, db.Get(&others, otherConnections))
+		return others == 0
+	}, 10*time.Second, 10*time.Millisecond, "a pool is still open")
+	require.NoError(t, db.Get(&n, deadlocksSeen))
+	return n
+}
