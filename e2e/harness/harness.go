@@ -189,17 +189,31 @@ func (p *Proxy) Mend() {
 	require.NoError(p.t, p.Start())
 }
 
+// Slow delays by d what the server sends from now on, and nothing that is sent to it. What an earlier call
+// delays arrives at once.
+func (p *Proxy) Slow(d time.Duration) {
+	p.t.Helper()
+	attributes := fmt.Sprintf(`{"attributes": {"latency": %d}}`, d.Milliseconds())
+	if slow := p.Toxics.GetToxic("slow"); slow != nil {
+		_, err := p.Toxics.UpdateToxicJson("slow", strings.NewReader(attributes))
+		require.NoError(p.t, err)
+		return
+	}
+	p.toxic(`{"name": "slow", "type": "latency", "stream": "downstream", ` + attributes[1:])
+}
+
 // Silence lets connections stand, and nothing through: neither end hears of it.
 func (p *Proxy) Silence() {
 	p.t.Helper()
-	for _, stream := range []string{"upstream", "downstream"} {
-		_, err := p.Toxics.AddToxicJson(strings.NewReader(`{"type": "timeout", "stream": "` + stream + `"}`))
-		require.NoError(p.t, err)
-	}
+	p.toxic(`{"type": "timeout", "stream": "upstream"}`)
+	p.toxic(`{"type": "timeout", "stream": "downstream"}`)
+}
+
+func (p *Proxy) toxic(settings string) {
+	p.t.Helper()
+	_, err := p.Toxics.AddToxicJson(strings.NewReader(settings))
+	require.NoError(p.t, err)
 }
 
 // Unsilence ends what Silence began; the connections that were silenced are closed.
-func (p *Proxy) Unsilence() {
-	p.t.Helper()
-	p.Toxics.ResetToxics(context.Background())
-}
+func (p *Proxy) Unsilence() { p.Toxics.ResetToxics(context.Background()) }
