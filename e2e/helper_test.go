@@ -7,14 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-
-	amqp "github.com/rabbitmq/amqp091-go"
-
-	"onceshop/cmd/shop/setup"
-	"onceshop/e2e/harness"
-	"onceshop/pkg/broker"
-	"onceshop/pkg/events"
-	"onceshop/pkg/postgres"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +16,14 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jmoiron/sqlx"
+	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+
+	"onceshop/cmd/shop/setup"
+	"onceshop/e2e/harness"
+	"onceshop/pkg/broker"
+	"onceshop/pkg/events"
+	"onceshop/pkg/postgres"
 )
 
 var binaries string
