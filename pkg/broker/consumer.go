@@ -33,7 +33,8 @@ type ConsumerConfig struct {
 	// HandlerLimit is the time that one try may take; default 15 s. It should be more than the statement's
 	// and the lock's limit of the database.
 	HandlerLimit time.Duration
-	// StopLimit is how long a stop waits for handlers under way; default 20 s, more than HandlerLimit.
+	// StopLimit is how long a stop waits for handlers under way; default 20 s. It must be more than
+	// HandlerLimit.
 	StopLimit time.Duration
 	// RetryDelays are the times that a message waits after a first, second … failed delivery before it is
 	// delivered again; after the last it goes to the dead letters. Default DefaultRetryDelays.
@@ -77,6 +78,9 @@ func (c *ConsumerConfig) validate() error {
 	if c.URL == "" || c.Service == "" || c.Source == "" || len(c.Handlers) == 0 {
 		return errors.New("broker.ConsumerConfig: URL, Service, Source and Handlers are required")
 	}
+	if c.StopLimit <= c.HandlerLimit {
+		return fmt.Errorf("broker.ConsumerConfig: StopLimit %s must be more than HandlerLimit %s", c.StopLimit, c.HandlerLimit)
+	}
 	for name := range c.Handlers {
 		if events.Service(name) != c.Source {
 			return fmt.Errorf("broker.ConsumerConfig: a handler for %s, which %s does not publish", name, c.Source)
@@ -87,7 +91,7 @@ func (c *ConsumerConfig) validate() error {
 
 // Consumer handles the events of one source in one queue of the service. A message runs through
 //
-//	setAside(retry(recovered(timeout(decode(middleware(handler))))))
+//	setAside(count(retry(recovered(timeout(decode(middleware(handler)))))))
 //
 // and is acked once that returns nil.
 type Consumer struct {
@@ -122,7 +126,7 @@ func (c *Consumer) declare(ctx context.Context, conn *connection) error {
 		return err
 	}
 	defer func() { _ = ch.Close() }()
-	return declareConsumer(ch, c.cfg.Service, c.cfg.Source, c.cfg.Handlers, c.cfg.RetryDelays)
+	return declareConsumer(ch, c.queue, c.cfg)
 }
 
 // Run consumes until ctx ends. Then it takes no more messages, lets the handlers under way finish within
@@ -141,7 +145,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	})
 	defer stop()
 	group.Go(func() error { return c.publisher.Run(publishing) })
-	group.Go(func() error { c.watchDeadLetters(groupCtx); return nil })
+	group.Go(func() error { c.watchQueues(groupCtx); return nil })
 	group.Go(func() error {
 		defer stopPublishing()
 		return c.consume(groupCtx)
@@ -150,9 +154,24 @@ func (c *Consumer) Run(ctx context.Context) error {
 }
 
 func (c *Consumer) consume(ctx context.Context) error {
-	if err := c.publisher.Await(ctx); err != nil {
-		return nil // stopped before it began
+	for {
+		if c.publisher.Await(ctx) != nil {
+			return nil // stopped before it began
+		}
+		err := c.subscribe(ctx)
+		if ctx.Err() != nil {
+			return err
+		}
+		c.cfg.Logger.Warn("consumer ended: subscribing again", "queue", c.queue, "error", err)
+		if pause(ctx, time.Second) != nil {
+			return nil
+		}
 	}
+}
+
+// subscribe consumes until ctx ends, and then returns an error if a handler outlasts StopLimit; or until a
+// subscription can't be made, such as for a connection that is lost just then.
+func (c *Consumer) subscribe(ctx context.Context) error {
 	logger := watermill.NewSlogLoggerWithLevelMapping(c.cfg.Logger, map[slog.Level]slog.Level{
 		slog.LevelInfo: slog.LevelDebug,
 	})
@@ -166,29 +185,37 @@ func (c *Consumer) consume(ctx context.Context) error {
 	}
 	handler := router.AddConsumerHandler(c.queue, c.queue, sub, c.cfg.Handlers.dispatch)
 	handler.AddMiddleware(c.setAside, c.count, c.retry, recovered, timeout(c.cfg.HandlerLimit),
-		c.cfg.Handlers.decode(c.unknown))
+		c.cfg.Handlers.decode)
 	handler.AddMiddleware(c.cfg.Middleware...)
+	running, end := context.WithCancel(ctx)
+	defer end()
 	closed := make(chan error, 1)
-	context.AfterFunc(ctx, func() { closed <- router.Close() })
 	go func() {
-		<-router.Running()
-		c.consuming.Store(true)
+		select {
+		case <-router.Running():
+			c.consuming.Store(true)
+		case <-running.Done():
+		}
+		<-running.Done()
+		closed <- router.Close()
 	}()
-	err = router.Run(ctx)
+	err = router.Run(running)
+	end()
+	closeErr := <-closed
 	c.consuming.Store(false)
-	switch {
-	case err != nil:
-		return fmt.Errorf("consume %s: %w", c.queue, err)
-	case ctx.Err() == nil:
-		return fmt.Errorf("consume %s: the subscription ended", c.queue)
-	}
-	if err := <-closed; err != nil {
-		return fmt.Errorf("consume %s: a handler outlasted the stop limit of %s: %w", c.queue, c.cfg.StopLimit, err)
+	if closeErr != nil {
+		return fmt.Errorf("consume %s: a handler outlasted the stop limit of %s: %w", c.queue, c.cfg.StopLimit, closeErr)
 	}
 	if err := sub.Close(); err != nil {
 		c.cfg.Logger.Warn("consumer closed with an error", "queue", c.queue, "error", err)
 	}
-	return nil
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return fmt.Errorf("consume %s: %w", c.queue, err)
+	}
+	return fmt.Errorf("consume %s: the subscription ended", c.queue)
 }
 
 // Ready returns nil while the consumer is subscribed and connected to the broker.
@@ -197,11 +224,6 @@ func (c *Consumer) Ready() error {
 		return fmt.Errorf("not consuming %s yet", c.queue)
 	}
 	return c.publisher.Ready()
-}
-
-func (c *Consumer) unknown(name string) {
-	c.metrics.unknown.WithLabelValues(c.queue).Inc()
-	c.cfg.Logger.Info("acked a message of a type that has no handler", "queue", c.queue, "type", name)
 }
 
 func (c *Consumer) count(next message.HandlerFunc) message.HandlerFunc {

@@ -89,12 +89,57 @@ func TestConsumerSetsPoisonAside(t *testing.T) {
 		require.Equal(t, "billing.orders", letter.Headers[broker.OriginQueue])
 		require.Equal(t, "1", letter.Headers[broker.Attempts])
 	}
-	deliver(t, ch, func(p *amqp.Publishing) { p.Type = "orders.something_else.v1" })
 	deliver(t, ch, nil)
 	<-handled // those behind it are handled
-	_, ok, err := ch.Get("billing.orders.dead-letters", true)
+}
+
+// While a version of a service replaces another one, both take from the queue.
+func TestEventOfANewerVersionWaitsForIt(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	cancelled := make(chan events.OrderCancelled, 1)
+	known := broker.On(func(context.Context, events.OrderPlaced) error { return nil })
+	older := broker.ConsumerConfig{URL: url, RetryDelays: []time.Duration{time.Second}, Handlers: broker.NewHandlers(known)}
+	newer := older
+	newer.Handlers = broker.NewHandlers(known, broker.On(func(_ context.Context, event events.OrderCancelled) error { cancelled <- event; return nil }))
+	require.NoError(t, startConsumer(t, newer)())
+	stop := startConsumer(t, older) // it was away, and comes back later
+	ch := channel(t, url)
+	event := events.OrderCancelled{Order: placed(uuid.NewString()).Order}
+	body, err := json.Marshal(event)
 	require.NoError(t, err)
-	require.False(t, ok, "a type that nobody handles is acked")
+	require.NoError(t, ch.Publish("orders", events.OrderCancelledV1, false, false,
+		amqp.Publishing{MessageId: uuid.NewString(), Type: events.OrderCancelledV1, Body: body, DeliveryMode: amqp.Persistent}))
+	awaitDepth(t, url, "billing.orders.retry.1s", 1)
+	require.NoError(t, stop())
+	startConsumer(t, newer)
+	require.Equal(t, event.OrderID, (<-cancelled).OrderID)
+}
+
+func TestQueueThatIsDeletedIsDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	handled := make(chan struct{}, 1000)
+	startConsumer(t, broker.ConsumerConfig{URL: url, Handlers: broker.NewHandlers(
+		broker.On(func(context.Context, events.OrderPlaced) error { handled <- struct{}{}; return nil }))})
+	ch := channel(t, url)
+	_, err := ch.QueueDelete("billing.orders", false, false, false)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		deliver(t, ch, nil)
+		return len(handled) > 0
+	}, time.Minute, 100*time.Millisecond)
+}
+
+func TestStopLimitMustOutlastAHandler(t *testing.T) {
+	t.Parallel()
+	_, err := broker.NewConsumer(broker.ConsumerConfig{
+		URL: "amqp://localhost", Service: "billing", Source: "orders", StopLimit: 15 * time.Second,
+		Handlers: broker.NewHandlers(broker.On(func(context.Context, events.OrderPlaced) error { return nil })),
+	})
+	require.ErrorContains(t, err, "StopLimit 15s must be more than HandlerLimit 15s")
 }
 
 func TestConsumerRetriesByClass(t *testing.T) {
@@ -104,7 +149,7 @@ func TestConsumerRetriesByClass(t *testing.T) {
 	var calls atomic.Int32
 	var outcome atomic.Pointer[error]
 	fail := func(err error) { calls.Store(0); outcome.Store(&err) }
-	startConsumer(t, broker.ConsumerConfig{
+	stop := startConsumer(t, broker.ConsumerConfig{
 		URL: url, RetryDelays: []time.Duration{time.Second, 2 * time.Second},
 		Handlers: broker.NewHandlers(broker.On(func(context.Context, events.OrderPlaced) error {
 			calls.Add(1)
@@ -134,6 +179,11 @@ func TestConsumerRetriesByClass(t *testing.T) {
 	require.Eventually(t, func() bool { return calls.Load() > 5 }, 20*time.Second, 10*time.Millisecond)
 	fail(nil)
 	require.Eventually(t, func() bool { return calls.Load() == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.NoError(t, stop())
+	require.EqualValues(t, 1, calls.Load())
+	for _, queue := range []string{"billing.orders", "billing.orders.retry.1s", "billing.orders.retry.2s", deadLetters} {
+		require.Zero(t, depth(t, url, queue), queue)
+	}
 }
 
 func TestEachTryHasItsOwnTime(t *testing.T) {

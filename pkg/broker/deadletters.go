@@ -186,9 +186,10 @@ func (l *Letters) Drop(letter *Letter) error {
 }
 
 // Close gives back what is left. Its error means that it is unknown whether what was redriven or dropped
-// last is gone.
+// last is gone. It takes ten seconds at most: a broker with an alarm answers nothing.
 func (l *Letters) Close() error {
 	defer l.conn.cut()
+	defer time.AfterFunc(confirmLimit, l.conn.cut).Stop()
 	if err := l.ch.Close(); err != nil {
 		return fmt.Errorf("close %s: %w", l.queue, err)
 	}

@@ -2,8 +2,11 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Depth returns how many messages wait in each of the queues, exactly and now; the management API's numbers
@@ -29,22 +32,47 @@ func Depth(url string, queues ...string) (map[string]int, error) {
 	return depths, nil
 }
 
-// deadLettersEvery is how old the metric of the dead letters may be.
-const deadLettersEvery = 5 * time.Second
+// watchEvery is how old the metric of the dead letters may be.
+const watchEvery = 5 * time.Second
 
-// watchDeadLetters keeps the metric of the consumer's dead letters until ctx ends. While the broker is out
-// of reach it stays as it was.
-func (c *Consumer) watchDeadLetters(ctx context.Context) {
+// watchQueues keeps the metric of the consumer's dead letters until ctx ends; while the broker is out of
+// reach it stays as it was. Where one of the queues was deleted, it has all of them declared again, because
+// the subscriber would go on to ask for it for ever.
+func (c *Consumer) watchQueues(ctx context.Context) {
 	if c.publisher.Await(ctx) != nil {
 		return
 	}
 	for {
-		if n, err := c.publisher.depth(DeadLetters(c.queue)); err == nil {
-			c.metrics.deadLetters.WithLabelValues(c.queue).Set(float64(n))
+		for _, queue := range c.queues() {
+			n, err := c.publisher.depth(queue)
+			if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.NotFound {
+				c.cfg.Logger.Error("a queue was deleted: connecting again to declare it", "queue", queue)
+				c.publisher.cut()
+				break
+			}
+			if err == nil && queue == DeadLetters(c.queue) {
+				c.metrics.deadLetters.WithLabelValues(c.queue).Set(float64(n))
+			}
 		}
-		if pause(ctx, deadLettersEvery) != nil {
+		if pause(ctx, watchEvery) != nil {
 			return
 		}
+	}
+}
+
+// queues returns the names of all queues that the consumer declares.
+func (c *Consumer) queues() []string {
+	names := []string{c.queue, DeadLetters(c.queue)}
+	for _, delay := range c.cfg.RetryDelays {
+		names = append(names, retryQueue(c.queue, delay))
+	}
+	return names
+}
+
+// cut ends the publisher's connection; Run makes another.
+func (p *Publisher) cut() {
+	if s, err := p.current(); err == nil {
+		s.conn.cut()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -32,7 +33,11 @@ const (
 	typeInHeader             // likewise
 	sentTwice
 	expires // at once, if nobody takes it
+	fresh   // with a new id
 )
+
+// parks is the customer whose orders fail, and are parked once.
+const parks = "later"
 
 const (
 	huge         = 0xff // the shape of a message of hugeSize
@@ -60,9 +65,20 @@ func FuzzConsumer(f *testing.F) {
 		grows = slices.Concat(grows, []byte{32 + i}, bytes.Repeat([]byte{i}, int(32+i)%16), []byte{11, i, 255})
 	}
 	f.Add("5", otherVersion, grows, good(f), byte(0))
-	for name := range hostileNames { // each with a table of an array, a number and bytes, and as a number
-		f.Add("6", otherVersion, []byte{byte(name), 13, 7, 12, 3, 4, 1, 1, 1, 1, 1, 1, 1, 1, 11, 9, 1, 2, 3}, good(f), byte(0))
-		f.Add("7", otherVersion, []byte{byte(name), 4, 255, 255, 255, 255, 255, 255, 255, 1}, good(f), byte(0))
+	// Each name with an array of a number, a table and bytes, and with a number; on a message that is handled,
+	// on one that is parked, and on one that is not.
+	number := []byte{4, 255, 255, 255, 255, 255, 255, 255, 1}
+	array := sized(12, slices.Concat(number, sized(13, slices.Concat([]byte{1}, sized(14, []byte("text")))), sized(9, []byte{1, 2, 3})))
+	inTable := slices.Concat([]byte{0}, array)
+	require.Equal(f, amqp.Table{hostileNames[0]: []any{int64(-255), amqp.Table{hostileNames[1]: "text"}, []byte{1, 2, 3}}}, tableOf(&inTable, 20))
+	parked := bytes.Replace(good(f), []byte("ada"), []byte(parks), 1)
+	for name := range hostileNames {
+		for _, value := range [][]byte{array, number} {
+			headers := slices.Concat([]byte{byte(name)}, value)
+			f.Add("6"+string(value[0]), otherVersion, headers, good(f), byte(0))
+			f.Add("", events.OrderPlacedV1, headers, good(f), byte(fresh))
+			f.Add("", events.OrderPlacedV1, headers, parked, byte(fresh))
+		}
 	}
 	pit := newPit(f)
 	f.Fuzz(func(t *testing.T, id, name string, headers, body []byte, shape byte) {
@@ -82,6 +98,9 @@ func FuzzConsumer(f *testing.F) {
 		}
 		if shape == huge && len(body) > 0 {
 			msg.Body = bytes.Repeat(body, hugeSize/len(body)+1)
+		}
+		if shape&fresh != 0 && shape != huge {
+			msg.MessageId = uuid.NewString()
 		}
 		times := 1
 		if shape&sentTwice != 0 {
@@ -130,6 +149,9 @@ func newPit(f *testing.F) *pit {
 		URL: p.url, Concurrency: 4, RetryDelays: []time.Duration{10 * time.Millisecond}, Metrics: broker.NewMetrics(p.registry),
 		Middleware: []message.HandlerMiddleware{box.Middleware},
 		Handlers: on(func(ctx context.Context, event events.OrderPlaced) error {
+			if event.Customer == parks {
+				return errors.New("not today")
+			}
 			whole, err := json.Marshal(event)
 			if err != nil {
 				return err
@@ -217,6 +239,11 @@ func tableOf(data *[]byte, depth int) amqp.Table {
 		table[name] = valueOf(data, depth)
 	}
 	return table
+}
+
+// sized returns what valueOf and tableOf read as a value of a kind that has a length.
+func sized(kind byte, content []byte) []byte {
+	return slices.Concat([]byte{kind, byte(len(content))}, content)
 }
 
 func valueOf(data *[]byte, depth int) any {

@@ -55,41 +55,39 @@ func EventOf(ctx context.Context) events.Event {
 
 // decode checks and decodes a message before next is called, so that no transaction is begun for one that
 // can't be handled, and makes the message the cause of all that next does. A message without a proper id, an
-// undecodable one, and an event whose name is known under another version are permanent errors. One whose
-// name is not known at all is acked without a call of next: it was sent by hand, or by a binding that is
-// no longer wanted.
-func (h Handlers) decode(unknown func(name string)) message.HandlerMiddleware {
-	return func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			name := msg.Metadata.Get(events.Type)
-			handler, ok := h[name]
-			switch {
-			case msg.UUID == "":
-				return nil, fault.AsPermanent(errors.New("the message has no id (AMQP property message-id)"))
-			case len(msg.UUID) > MaxShort || !text(msg.UUID):
-				return nil, fault.AsPermanent(fmt.Errorf("the message's id of %d bytes: at most %d, UTF-8 without NUL", len(msg.UUID), MaxShort))
-			case name == "":
-				return nil, fault.AsPermanent(errors.New("the message has no type (AMQP property type)"))
-			case !ok && h.otherVersion(name):
-				return nil, fault.AsPermanent(fmt.Errorf("%s: no handler for this version", name))
-			case !ok:
-				unknown(name)
-				return nil, nil
-			}
-			event, err := handler.decode(msg.Payload)
-			if err != nil {
-				return nil, fault.AsPermanent(err)
-			}
-			ctx := msg.Context()
-			defer msg.SetContext(ctx)
-			inner := context.WithValue(ctx, eventKey{}, event)
-			msg.SetContext(events.WithCause(inner, events.Cause{
-				CorrelationID: msg.Metadata.Get(events.CorrelationID),
-				CausationID:   msg.UUID,
-				Traceparent:   msg.Metadata.Get(events.Traceparent),
-			}))
-			return next(msg)
+// undecodable one, and an event whose name is known under another version are permanent errors.
+//
+// A name that is not known at all is a transient error: while a version of the service that handles one
+// event more replaces this one, both take from the queue, and after a delay the message comes to the other.
+func (h Handlers) decode(next message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		name := msg.Metadata.Get(events.Type)
+		handler, ok := h[name]
+		switch {
+		case msg.UUID == "":
+			return nil, fault.AsPermanent(errors.New("the message has no id (AMQP property message-id)"))
+		case len(msg.UUID) > MaxShort || !text(msg.UUID):
+			return nil, fault.AsPermanent(fmt.Errorf("the message's id of %d bytes: at most %d, UTF-8 without NUL", len(msg.UUID), MaxShort))
+		case name == "":
+			return nil, fault.AsPermanent(errors.New("the message has no type (AMQP property type)"))
+		case !ok && h.otherVersion(name):
+			return nil, fault.AsPermanent(fmt.Errorf("%.300q: no handler for this version", name))
+		case !ok:
+			return nil, fmt.Errorf("%.300q: no handler for this type", name)
 		}
+		event, err := handler.decode(msg.Payload)
+		if err != nil {
+			return nil, fault.AsPermanent(err)
+		}
+		ctx := msg.Context()
+		defer msg.SetContext(ctx)
+		inner := context.WithValue(ctx, eventKey{}, event)
+		msg.SetContext(events.WithCause(inner, events.Cause{
+			CorrelationID: msg.Metadata.Get(events.CorrelationID),
+			CausationID:   msg.UUID,
+			Traceparent:   msg.Metadata.Get(events.Traceparent),
+		}))
+		return next(msg)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -118,7 +120,7 @@ func (Marshaler) Marshal(msg *message.Message) (amqp.Publishing, error) {
 
 // marshal is Marshal for a message that the broker has already carried once, whoever sent it: what does not
 // fit a property is in the header of the same meaning, and headers that don't fit a frame together
-// (those that were no text have grown) are left out, the longest first.
+// (those that were no text have grown) are left out: those of others first, the longest first.
 func marshal(msg *message.Message) amqp.Publishing {
 	headers := amqp.Table{cloudEvents + "specversion": "1.0"}
 	if len(msg.UUID) > MaxShort {
@@ -154,24 +156,38 @@ func short(value string) string {
 	return value
 }
 
-// fit deletes the longest headers, all of them text, until the rest fits a frame. Those of this package are
-// among the shortest.
+// fit deletes headers, all of them text, until the rest fits a frame: the longest of others first, and then
+// of ours, the longest first, which the sender has written. What is left tells how often a message failed.
 func fit(headers amqp.Table) {
 	size := func(name string) int { return len(name) + len(headers[name].(string)) + headerOverhead }
 	total := 0
 	for name := range headers {
 		total += size(name)
 	}
-	for total > maxCopied {
-		longest := ""
-		for name := range headers {
-			if longest == "" || size(name) > size(longest) {
-				longest = name
+	if total <= maxCopied {
+		return
+	}
+	longestFirst := slices.SortedFunc(maps.Keys(headers), func(a, b string) int { return size(b) - size(a) })
+	for _, fromOurs := range []bool{false, true} {
+		for _, name := range longestFirst {
+			if total <= maxCopied {
+				return
+			}
+			if ours(name) == fromOurs {
+				total -= size(name)
+				delete(headers, name)
 			}
 		}
-		total -= size(longest)
-		delete(headers, longest)
 	}
+}
+
+// ours says of a header that this package gives it a meaning.
+func ours(header string) bool {
+	switch header {
+	case Attempts, LastError, FirstFailure, LastFailure, OriginQueue, HandledBy, events.Force:
+		return true
+	}
+	return header == cloudEvents+"id" || header == cloudEvents+"specversion" || headerOf(metadataOf(header)) != metadataOf(header)
 }
 
 // appID is the last part of a source: "orders" of "/onceshop/orders".
@@ -184,8 +200,8 @@ var errNoDelivery = errors.New("no message: the queue was deleted")
 
 // Unmarshal returns the Watermill form of a delivery. Headers of any AMQP type are taken, those that are no
 // strings as JSON. The broker's own (x-*, CC, BCC) are left out: a quorum queue adds an integer
-// x-delivery-count at the first redelivery. A property wins over a header of the same meaning. The id, the type and the time
-// may be missing; a consumer decides what to do about that.
+// x-delivery-count at the first redelivery. A property wins over a header of the same meaning. The id, the type
+// and the time may be missing; a consumer decides what to do about that.
 func (Marshaler) Unmarshal(delivery amqp.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
 		return nil, errNoDelivery

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"runtime/debug"
 	"time"
 
@@ -23,6 +24,10 @@ const (
 	// for 30 (consumer_timeout). Then the message goes back to the queue, and the next delivery waits.
 	defaultOutageLimit = 10 * time.Minute
 
+	// A connection that breaks in the midst of a message's work, so many times in a row of tries, is taken for
+	// the message's doing: some twenty seconds. One that can't be made in the first place never is.
+	maxBrokeOff = 10
+
 	pingTimeout = 2 * time.Second
 )
 
@@ -37,15 +42,26 @@ var errStopping = fmt.Errorf("the consumer stops: %w", context.Canceled)
 //   - outage: next is called again until the outage is over, for ten minutes at most. The message and its
 //     place are kept, so that all handlers together pause the queue, and nothing counts as an attempt.
 //
-// A deadline that passed is an outage if the ping fails as well, transient if not. At the stop of the
-// consumer no further try is begun.
+// A deadline that passed is an outage if the ping fails as well, transient if not. A connection that breaks
+// off is transient at the tenth time (fault.BrokeOff). Once the consumer stops, a message that fails is
+// neither tried again nor set aside, but goes back to its queue.
 func (c *Consumer) retry(next message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		started, pauseFor := time.Now(), outagePause
+		started, pauseFor, brokeOff := time.Now(), outagePause, 0
 		for try := 1; ; {
 			_, err := next(msg)
 			if err == nil {
 				return nil, nil
+			}
+			if stopping(msg.Context()) {
+				c.log(msg).Warn("handler failed at the stop: message given back", "error", err)
+				return nil, errStopping
+			}
+			if fault.BrokeOff(err) {
+				brokeOff++
+			}
+			if brokeOff >= maxBrokeOff {
+				err = fault.AsTransient(err)
 			}
 			class := c.classOf(msg.Context(), err)
 			c.metrics.failures.WithLabelValues(c.queue, class.String()).Inc()
@@ -71,7 +87,7 @@ func (c *Consumer) retry(next message.HandlerFunc) message.HandlerFunc {
 
 func (c *Consumer) classOf(ctx context.Context, err error) fault.Class {
 	class := fault.ClassOf(err)
-	if class != fault.Transient || !errors.Is(err, context.DeadlineExceeded) || c.cfg.Ping == nil {
+	if class != fault.Transient || !timedOut(err) || c.cfg.Ping == nil {
 		return class
 	}
 	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
@@ -80,6 +96,10 @@ func (c *Consumer) classOf(ctx context.Context, err error) fault.Class {
 		return fault.Outage
 	}
 	return class
+}
+
+func timedOut(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // waitUnlessStopping waits between half of d and d, or returns errStopping.

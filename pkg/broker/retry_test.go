@@ -3,11 +3,14 @@ package broker_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
@@ -115,6 +118,70 @@ func TestOutageCountsNoDelivery(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return handled.Load() == messages }, time.Minute, 10*time.Millisecond)
 	require.Zero(t, depth(t, url, "billing.orders.dead-letters"))
+}
+
+// A connection that breaks whenever the message is handled, as for a statement that crashes the server.
+func TestConnectionThatBreaksOffAgainAndAgainIsTheMessagesDoing(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	var calls atomic.Int32
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{},
+		Handlers: on(func(context.Context, events.OrderPlaced) error { calls.Add(1); return io.ErrUnexpectedEOF }),
+	})
+	ch := channel(t, url)
+	deliver(t, ch, nil)
+	require.Eventually(t, func() bool { return depth(t, url, deadLetters) == 1 }, 2*time.Minute, 100*time.Millisecond)
+	require.EqualValues(t, 12, calls.Load(), "nine outages, three tries")
+	require.Equal(t, "unexpected EOF", nextDeadLetter(t, ch).Headers[broker.LastError])
+}
+
+// The retry queue takes nothing, so the message is not to be acked.
+func TestMessageIsNotAckedBeforeItIsParked(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	registry := prometheus.NewRegistry()
+	cfg := broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{time.Minute}, Metrics: broker.NewMetrics(registry),
+		Handlers: on(func(context.Context, events.OrderPlaced) error { return errors.New("not today") }),
+	}
+	stop := startConsumer(t, cfg)
+	ch := channel(t, url)
+	require.NoError(t, ch.QueueUnbind("billing.orders.retry.1m", "billing.orders.retry.1m", "billing.queues", nil))
+	deliver(t, ch, nil)
+	require.Eventually(t, func() bool { return metric(t, registry, "consumer_failures_total") == 3 }, 20*time.Second, time.Millisecond)
+	require.NoError(t, stop())
+	awaitDepth(t, url, "billing.orders", 1)
+	require.Zero(t, depth(t, url, "billing.orders.retry.1m")+metric(t, registry, "consumer_set_aside_total"))
+
+	cfg.Metrics = nil
+	startConsumer(t, cfg) // which binds it
+	awaitDepth(t, url, "billing.orders.retry.1m", 1)
+}
+
+// Headers that a frame holds, and not as the text that they become.
+func TestManyHeadersDoNotHideHowOftenAMessageFailed(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond},
+		Handlers: on(func(context.Context, events.OrderPlaced) error { return errors.New(strings.Repeat("not today ", 100)) }),
+	})
+	ch := channel(t, url)
+	deliver(t, ch, func(p *amqp.Publishing) {
+		p.Headers = amqp.Table{}
+		for n := range 8000 { // the client library reads 8,192
+			p.Headers[fmt.Sprintf("%09d", n)] = nil
+		}
+	})
+	letter := nextDeadLetter(t, ch)
+	require.Equal(t, "2", letter.Headers[broker.Attempts])
+	require.Contains(t, letter.Headers[broker.LastError], "not today")
+	require.Equal(t, "billing.orders", letter.Headers[broker.OriginQueue])
+	require.Greater(t, len(letter.Headers), 5000, "what fits is kept")
 }
 
 func TestPanicIsAFailureLikeOthers(t *testing.T) {

@@ -40,7 +40,10 @@ func (c *Consumer) setAside(next message.HandlerFunc) message.HandlerFunc {
 		}
 		if fault.ClassOf(err) == fault.Outage {
 			c.log(msg).Warn("outage: message put back into its queue", "error", err)
-			return nil, c.publisher.publishTo(queues(c.cfg.Service), c.queue, marshal(msg))
+			if err = c.publisher.publishTo(queues(c.cfg.Service), c.queue, marshal(msg)); err == nil {
+				c.metrics.setAside.WithLabelValues(c.queue, c.queue).Inc()
+			}
+			return nil, err
 		}
 		attempts := attemptsOf(msg) + 1
 		to := DeadLetters(c.queue)

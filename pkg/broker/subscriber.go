@@ -140,6 +140,15 @@ func Stopping(ctx context.Context) <-chan struct{} {
 	return stopping
 }
 
+func stopping(ctx context.Context) bool {
+	select {
+	case <-Stopping(ctx):
+		return true
+	default:
+		return false
+	}
+}
+
 // noTopology declares nothing: the consumer's publisher connection has declared all before, once rather
 // than for each subscription.
 type noTopology struct{}

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
-
-	"onceshop/pkg/events"
 )
 
 // deliveryLimit is how often the broker itself delivers a message before it moves it to the dead letters.
@@ -92,14 +90,17 @@ func declarePublisher(ch *amqp.Channel, service string) error {
 }
 
 // declareConsumer declares the queue in which service receives the handled events of source, its retry
-// queues, from which messages come back after their delay, and its dead letters; binds exactly those names;
-// unbinds those it no longer handles; and leaves the marker.
-func declareConsumer(ch *amqp.Channel, service, source string, handled Handlers, delays []time.Duration) error {
-	queue := Queue(service, source)
+// queues, from which messages come back after their delay, and its dead letters; binds the names that it
+// handles; and leaves the marker.
+//
+// It unbinds nothing. While one version of the service replaces another, both run on the same queue, and one
+// that unbound what it doesn't handle would cut the other off: those events would be nobody's.
+func declareConsumer(ch *amqp.Channel, queue string, cfg ConsumerConfig) error {
+	service := cfg.Service
 	if err := declareQueue(ch, service, DeadLetters(queue), queueArguments(service, "")); err != nil {
 		return err
 	}
-	for _, delay := range delays {
+	for _, delay := range cfg.RetryDelays {
 		arguments := queueArguments(service, queue)
 		arguments["x-message-ttl"] = delay.Milliseconds()
 		if err := declareQueue(ch, service, retryQueue(queue, delay), arguments); err != nil {
@@ -109,18 +110,9 @@ func declareConsumer(ch *amqp.Channel, service, source string, handled Handlers,
 	if err := declareQueue(ch, service, queue, queueArguments(service, DeadLetters(queue))); err != nil {
 		return err
 	}
-	for name := range handled {
-		if err := ch.QueueBind(queue, name, source, false, nil); err != nil {
+	for name := range cfg.Handlers {
+		if err := ch.QueueBind(queue, name, cfg.Source, false, nil); err != nil {
 			return declared("binding of", queue, err)
-		}
-	}
-	// AMQP can't list bindings, but unbinding what isn't bound is no error.
-	for _, name := range events.Names(source) {
-		if _, ok := handled[name]; ok {
-			continue
-		}
-		if err := ch.QueueUnbind(queue, name, source, nil); err != nil {
-			return declared("unbinding of", queue, err)
 		}
 	}
 	err := ch.ExchangeDeclare(bound(queue), amqp.ExchangeFanout, true, false, false, false, nil)

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -52,6 +53,9 @@ func (c classified) Unwrap() error { return c.error }
 // AsPermanent marks err, and every error that wraps it, as Permanent. It returns nil for nil.
 func AsPermanent(err error) error { return mark(err, Permanent) }
 
+// AsTransient marks err, and every error that wraps it, as Transient. It returns nil for nil.
+func AsTransient(err error) error { return mark(err, Transient) }
+
 // AsOutage marks err, and every error that wraps it, as an Outage. It returns nil for nil.
 func AsOutage(err error) error { return mark(err, Outage) }
 
@@ -62,27 +66,26 @@ func mark(err error, class Class) error {
 	return classified{err, class}
 }
 
-// ClassOf returns the class of err: the outermost mark if it has one, else what PostgreSQL's SQLSTATE
-// or a broken connection says, else Transient. A deadline alone says nothing about whose fault it was
-// and is Transient; whoever holds a connection can ask the server and call AsOutage.
+// ClassOf returns the class of err: the outermost mark if it has one, else what a connection that can't be
+// made, PostgreSQL's SQLSTATE, or a broken connection says, else Transient. A deadline alone says nothing
+// about whose fault it was and is Transient; whoever holds a connection can ask the server and call AsOutage.
 //
-// Of the SQLSTATEs (PostgreSQL manual, appendix A), classes 22 (data exception) and 23 (integrity
-// constraint violation) are Permanent: the same statement breaks the same rule again. Class 08, 53
-// (insufficient resources, such as too many connections), 57P01 to 57P05 (shutdown, starting up,
-// database dropped, idle session) and 58 (system error) are Outages.
+// A connection that can't be made is an Outage whatever the reason, also a password that was changed: no
+// message is to blame. Of the SQLSTATEs (PostgreSQL manual, appendix A), classes 22 (data exception) and 23
+// (integrity constraint violation) are Permanent: the same statement breaks the same rule again. Not so
+// 23503 and 23P01 (foreign key, exclusion): what stands in the way may come or go. Class 08, 25006 (read-only
+// after a failover), 53 (insufficient resources, such as too many connections; but 53400 is a limit of this
+// statement), 57P01 to 57P05 (shutdown, starting up, database dropped, idle session) and 58 (system error)
+// are Outages.
 func ClassOf(err error) Class {
 	if marked, ok := errors.AsType[classified](err); ok {
 		return marked.class
 	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return Outage
+	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch {
-		case strings.HasPrefix(pg.Code, "22"), strings.HasPrefix(pg.Code, "23"):
-			return Permanent
-		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "53"),
-			strings.HasPrefix(pg.Code, "57P"), strings.HasPrefix(pg.Code, "58"):
-			return Outage
-		}
-		return Transient
+		return ofState(pg.Code)
 	}
 	if brokenConnection(err) {
 		return Outage
@@ -90,11 +93,44 @@ func ClassOf(err error) Class {
 	return Transient
 }
 
-func brokenConnection(err error) bool {
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return true
+func ofState(code string) Class {
+	switch code {
+	case "23503", "23P01", "53400":
+		return Transient
+	case "25006":
+		return Outage
 	}
-	if operation, ok := errors.AsType[*net.OpError](err); ok && !operation.Timeout() {
+	switch code[:min(2, len(code))] {
+	case "22", "23":
+		return Permanent
+	case "08", "53", "58":
+		return Outage
+	}
+	if strings.HasPrefix(code, "57P") {
+		return Outage
+	}
+	return Transient
+}
+
+// BrokeOff says whether err is that of a connection which broke while it was used, and nobody said why. It
+// looks like an outage, but may be what the work did: a statement that crashes the server, or an end of file
+// in what it read. Whoever tries again should count these.
+func BrokeOff(err error) bool {
+	if _, ok := errors.AsType[classified](err); ok {
+		return false
+	}
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
+		return false
+	}
+	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return false
+	}
+	return brokenConnection(err)
+}
+
+func brokenConnection(err error) bool {
+	// The deadline of a context is set on the connection; any other timeout is the network's.
+	if _, ok := errors.AsType[*net.OpError](err); ok && !errors.Is(err, os.ErrDeadlineExceeded) {
 		return true
 	}
 	for _, target := range []error{driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed, pgconn.ErrConnClosed} {

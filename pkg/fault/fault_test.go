@@ -9,9 +9,11 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jmoiron/sqlx"
 	"github.com/stretchr/testify/require"
@@ -19,6 +21,7 @@ import (
 	"onceshop/pkg/fault"
 	"onceshop/pkg/postgres"
 	"onceshop/pkg/postgres/postgrestest"
+	"onceshop/pkg/stack"
 )
 
 func state(code string) error { return &pgconn.PgError{Code: code, Message: "on demand"} }
@@ -28,6 +31,7 @@ func TestClassOfAnError(t *testing.T) {
 	plain := errors.New("plain")
 	reset := &net.OpError{Op: "read", Net: "tcp", Err: errors.New("connection reset by peer")}
 	slow := &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
+	silent := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)}
 	for _, test := range []struct {
 		name string
 		err  error
@@ -43,6 +47,8 @@ func TestClassOfAnError(t *testing.T) {
 		{"numeric value out of range", state("22003"), fault.Permanent},
 		{"unique violation", state("23505"), fault.Permanent},
 		{"check violation", state("23514"), fault.Permanent},
+		{"foreign key violation", state("23503"), fault.Transient},
+		{"exclusion violation", state("23P01"), fault.Transient},
 		{"serialization failure", state("40001"), fault.Transient},
 		{"deadlock", state("40P01"), fault.Transient},
 		{"lock not available", state("55P03"), fault.Transient},
@@ -55,6 +61,8 @@ func TestClassOfAnError(t *testing.T) {
 		{"connection failure", state("08006"), fault.Outage},
 		{"too many connections", state("53300"), fault.Outage},
 		{"disk full", state("53100"), fault.Outage},
+		{"limit of temporary files", state("53400"), fault.Transient},
+		{"read-only", state("25006"), fault.Outage},
 		{"admin shutdown", state("57P01"), fault.Outage},
 		{"crash shutdown", state("57P02"), fault.Outage},
 		{"cannot connect now", state("57P03"), fault.Outage},
@@ -70,8 +78,10 @@ func TestClassOfAnError(t *testing.T) {
 		{"connection that pgx closed", fmt.Errorf("commit: %w", pgconn.ErrConnClosed), fault.Outage},
 		{"connection reset", reset, fault.Outage},
 		{"a read that takes too long", slow, fault.Transient},
+		{"a peer that does not answer", silent, fault.Outage},
 
 		{"marked permanent", fault.AsPermanent(plain), fault.Permanent},
+		{"marked transient", fault.AsTransient(reset), fault.Transient},
 		{"marked an outage", fault.AsOutage(plain), fault.Outage},
 		{"a mark wins over a SQLSTATE", fault.AsOutage(state("23505")), fault.Outage},
 		{"a mark wins over a broken connection", fault.AsPermanent(reset), fault.Permanent},
@@ -91,7 +101,7 @@ func TestClassOfAnError(t *testing.T) {
 
 func TestMarkKeepsTheError(t *testing.T) {
 	t.Parallel()
-	for _, mark := range []func(error) error{fault.AsPermanent, fault.AsOutage} {
+	for _, mark := range []func(error) error{fault.AsPermanent, fault.AsTransient, fault.AsOutage} {
 		require.NoError(t, mark(nil))
 		marked := mark(fmt.Errorf("read: %w", io.EOF))
 		require.ErrorIs(t, marked, io.EOF)
@@ -119,6 +129,21 @@ func TestServerThatIsNotThereIsAnOutage(t *testing.T) {
 	require.Equal(t, fault.Outage, fault.ClassOf(err), "%T: %v", err, err)
 }
 
+// Whoever was let in before is not to blame for a password that was changed since, or a database renamed.
+func TestServerThatRefusesAConnectionIsAnOutage(t *testing.T) {
+	t.Parallel()
+	found, err := stack.Find()
+	require.NoError(t, err)
+	for code, name := range map[string][2]string{"3D000": {"no_such_" + uuid.NewString(), ""}, "28": {"postgres", "nobody_" + uuid.NewString()}} {
+		url, err := found.Database(name[0], name[1], "secret")
+		require.NoError(t, err)
+		err = postgrestest.Open(t, url).PingContext(t.Context())
+		require.ErrorContains(t, err, "SQLSTATE "+code)
+		require.Equal(t, fault.Outage, fault.ClassOf(err), "%T: %v", err, err)
+		require.False(t, fault.BrokeOff(err))
+	}
+}
+
 func TestServerThatDoesNotAnswerAConnectionIsAnOutage(t *testing.T) {
 	t.Parallel()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0") // and never accepts
@@ -144,9 +169,10 @@ func TestConnectionThatIsCutIsAnOutageToWhateverUsesIt(t *testing.T) {
 		require.NoError(t, tx.GetContext(t.Context(), &pid, `SELECT pg_backend_pid()`))
 		_, err = db.ExecContext(t.Context(), `SELECT pg_terminate_backend($1, 5000)`, pid)
 		require.NoError(t, err)
-		for _, use := range uses {
+		for i, use := range uses {
 			err := use(tx)
 			require.Error(t, err)
+			require.Equal(t, i > 0, fault.BrokeOff(err), "the first is told why: %v", err)
 			require.Equal(t, fault.Outage, fault.ClassOf(err), "%T: %v", err, err)
 		}
 		_ = tx.Rollback()

@@ -20,10 +20,10 @@ func OpenDatabase(ctx context.Context, name string, url URL, admin *Admin, logge
 	}
 	for {
 		waiting := func(err error) { logger.Warn("waiting for the database", "error", err) }
-		if err = postgres.Await(ctx, db, waiting); err == nil {
-			err = postgres.Migrate(ctx, db, sets...)
+		if err = postgres.Await(ctx, db, waiting); err != nil {
+			return nil, errors.Join(err, db.Close())
 		}
-		if err == nil {
+		if err = postgres.Migrate(ctx, db, sets...); err == nil {
 			admin.Check("database", db.PingContext)
 			return db, nil
 		}

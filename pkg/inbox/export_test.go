@@ -1,0 +1,4 @@
+package inbox
+
+// SweepSQL is what a cleaner deletes with.
+const SweepSQL = sweep
