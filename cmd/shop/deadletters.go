@@ -53,8 +53,8 @@ func (s *selection) newList() *cobra.Command {
 				if asJSON {
 					return lines.Encode(letter)
 				}
-				fmt.Fprintf(table, "%s\t%.64q\t%s\t%s\t%d\t%s\n", letter.Queue, letter.ID, letter.Type,
-					letter.Occurred.Format(time.RFC3339), letter.Attempts, firstLine(letter.Reason))
+				fmt.Fprintf(table, "%s\t%.64q\t%s\t%s\t%d\t%s\n", letter.Queue, letter.ID, printable(letter.Type),
+					letter.Occurred.Format(time.RFC3339), letter.Attempts, printable(firstLine(letter.Reason)))
 				return nil
 			})
 			return errors.Join(err, table.Flush())
@@ -113,7 +113,7 @@ func (s *selection) newRedrive() *cobra.Command {
 	}
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
 	command.Flags().DurationVar(&window, "window", inboxWindow, "refuse what occurred longer ago: INBOX_WINDOW less an hour")
-	command.Flags().StringVar(&force, "force", "", "have it handled whatever its age, for this reason, which goes with the message")
+	command.Flags().StringVar(&force, "force", "", "have it handled whatever its age, for this reason, which goes with the message; twice, if its id was forgotten in between")
 	return command
 }
 
@@ -200,9 +200,9 @@ func (s *selection) eachOf(url, queue string, do func(*broker.Letters, *broker.L
 }
 
 func say(cmd *cobra.Command, what string, letter *broker.Letter, why error) {
-	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %q %s", what, letter.Queue, letter.ID, letter.Type)
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s %q %s", what, letter.Queue, letter.ID, printable(letter.Type))
 	if why != nil {
-		fmt.Fprintf(cmd.OutOrStdout(), ": %v", why)
+		fmt.Fprintf(cmd.OutOrStdout(), ": %s", printable(why.Error()))
 	}
 	fmt.Fprintln(cmd.OutOrStdout())
 }

@@ -197,9 +197,9 @@ func printHeld(w io.Writer, held []heldKey) {
 		if h.NextTry != nil {
 			next = "in " + max(time.Until(*h.NextTry), 0).Round(time.Second).String()
 		}
-		fmt.Fprintf(w, "%s %s\n", h.Service, h.Key)
-		fmt.Fprintf(w, "  first    %s %s, and %d more behind it\n", h.Topic, h.MessageID, max(h.Waiting-1, 0))
-		fmt.Fprintf(w, "  error    %s\n", h.Error)
+		fmt.Fprintf(w, "%s %s\n", h.Service, printable(h.Key))
+		fmt.Fprintf(w, "  first    %s %s, and %d more behind it\n", printable(h.Topic), printable(h.MessageID), max(h.Waiting-1, 0))
+		fmt.Fprintf(w, "  error    %s\n", printable(h.Error))
 		fmt.Fprintf(w, "  held     for %s, %d tries, next: %s\n", time.Since(h.Since).Round(time.Second), h.Attempts, next)
 	}
 }

@@ -27,8 +27,8 @@ func CheckWindow(window, margin, retrySpan time.Duration) error {
 }
 
 // checkAge returns a permanent error unless the message occurred within the window less the margin, or is
-// forced (events.Force): an operator then has it handled whatever its age. It is still handled once, for a
-// message that the inbox knows stays a duplicate.
+// forced (events.Force): an operator then has it handled whatever its age. It is still handled once for as long
+// as the inbox knows it, a window from then on.
 //
 // A message without a time, or with one that can't be read or is more than half the margin ahead of now, is
 // refused too: nobody could tell for how long its row is needed.

@@ -39,7 +39,8 @@ const readClaim = `SELECT fingerprint FROM inbox WHERE consumer = $1 AND message
 // Where another transaction holds a claim of the same key, it waits until that one ends.
 //
 // It is for those who have no Watermill handler, such as a webhook. Nothing but the caller then stops a
-// message that is older than the window of the consumer's cleaner. The fingerprint is the caller's choice:
+// message that is older than the window of the consumer's cleaner (a Cleaner of an Inbox with that
+// Consumer). The fingerprint is the caller's choice:
 // Fingerprint of the body, or of less where repetitions may differ.
 func Claim(ctx context.Context, tx *sqlx.Tx, consumer, key string, fingerprint []byte) (bool, error) {
 	if key == "" || len(key) > MaxKey {

@@ -18,13 +18,17 @@
 //		return err
 //	}).AddMiddleware(box.Middleware)
 //
-// It asks nothing of the subscriber but that a message which was not acked comes again.
+// It works with any subscriber that delivers again what was not acked. Of a message it asks for an id
+// (Config.Key) and for the time when its event occurred: the metadata "time" (events.Time, RFC 3339), the same
+// in each delivery. Without these, or where nobody else can help, the error is of class fault.Permanent:
+// whoever consumes has to set such a message aside, as package broker does, or it comes again for ever.
 //
 // # What it promises
 //
 // Delivery may be at least once, in any order, and to many processes at once: the effect in this database
 // is exactly once for each consumer. It is not at least once by itself: a message that nobody delivers
-// again after an error is lost.
+// again after an error is lost. Nor is it better than the database's word: with synchronous_commit off, or
+// after a failover to a standby that lags behind, a message was acked whose effect and row are gone.
 //
 // An effect elsewhere (a call to another server, a file, a published message) is not covered, because it
 // can't be rolled back: record the intent here, in the transaction, and act on it after the commit. Events
@@ -38,7 +42,7 @@
 //
 // A Cleaner deletes the rows of messages that were handled longer than Config.Window ago. A repetition that
 // comes later finds no row; it is refused by its age instead (ErrTooOld), so it has no second effect. That
-// rests on no assumption about the clock of whoever published it:
+// rests on no assumption about the clock of whoever published it, only on the same time in each delivery:
 //
 //   - A message is handled only if its time is no more than Margin/2 ahead of the clock. Let h be when its
 //     transaction began: the row's handled_at. So time ≤ h + Margin/2.
