@@ -99,7 +99,7 @@ type Consumer struct {
 	queue     string
 	publisher *Publisher // declares the topology at each connection; sends what is set aside
 	metrics   *Metrics
-	consuming atomic.Bool
+	consuming atomic.Pointer[subscriber] // nil while not subscribed
 }
 
 // NewConsumer returns a consumer that starts once Run is called.
@@ -189,20 +189,23 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 	handler.AddMiddleware(c.cfg.Middleware...)
 	running, end := context.WithCancel(ctx)
 	defer end()
-	closed := make(chan error, 1)
+	closed, refused := make(chan error, 1), make(chan struct{})
 	go func() {
 		select {
 		case <-router.Running():
-			c.consuming.Store(true)
-		case <-running.Done():
+			c.consuming.Store(sub)
+			<-running.Done()
+			closed <- router.Close()
+		case <-refused:
+			closed <- nil // a router that never ran waits for its handlers in vain
 		}
-		<-running.Done()
-		closed <- router.Close()
 	}()
-	err = router.Run(running)
+	if err = router.Run(running); err != nil {
+		close(refused)
+	}
 	end()
 	closeErr := <-closed
-	c.consuming.Store(false)
+	c.consuming.Store(nil)
 	if closeErr != nil {
 		return fmt.Errorf("consume %s: a handler outlasted the stop limit of %s: %w", c.queue, c.cfg.StopLimit, closeErr)
 	}
@@ -220,8 +223,8 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 
 // Ready returns nil while the consumer is subscribed and connected to the broker.
 func (c *Consumer) Ready() error {
-	if !c.consuming.Load() {
-		return fmt.Errorf("not consuming %s yet", c.queue)
+	if sub := c.consuming.Load(); sub == nil || !sub.inner.IsConnected() {
+		return fmt.Errorf("not consuming %s", c.queue)
 	}
 	return c.publisher.Ready()
 }
