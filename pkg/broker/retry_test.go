@@ -161,6 +161,26 @@ func TestMessageIsNotAckedBeforeItIsParked(t *testing.T) {
 	awaitDepth(t, url, "billing.orders.retry.1m", 1)
 }
 
+func TestMessageThatFailsAtTheStopIsGivenBack(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	begun := make(chan struct{})
+	stop := startConsumer(t, broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{time.Minute},
+		Handlers: on(func(ctx context.Context, _ events.OrderPlaced) error {
+			close(begun)
+			<-broker.Stopping(ctx)
+			return fault.AsPermanent(errors.New("for want of time"))
+		}),
+	})
+	deliver(t, channel(t, url), nil)
+	<-begun
+	require.NoError(t, stop())
+	awaitDepth(t, url, "billing.orders", 1)
+	require.Zero(t, depth(t, url, deadLetters)+depth(t, url, "billing.orders.retry.1m"))
+}
+
 // Headers that a frame holds, and not as the text that they become.
 func TestManyHeadersDoNotHideHowOftenAMessageFailed(t *testing.T) {
 	t.Parallel()
