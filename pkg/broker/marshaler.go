@@ -47,7 +47,8 @@ func headerOf(name string) string {
 	return name
 }
 
-// metadataOf returns the metadata that a header carries, the opposite of headerOf; "" for what is not kept.
+// metadataOf returns the metadata that a header carries, "" for what is not kept. It is the opposite of
+// headerOf, and takes a plain header of an attribute's name too.
 func metadataOf(header string) string {
 	switch {
 	case reserved(header), header == cloudEvents+"id", header == cloudEvents+"specversion":
@@ -200,16 +201,20 @@ var errNoDelivery = errors.New("no message: the queue was deleted")
 
 // Unmarshal returns the Watermill form of a delivery. Headers of any AMQP type are taken, those that are no
 // strings as JSON. The broker's own (x-*, CC, BCC) are left out: a quorum queue adds an integer
-// x-delivery-count at the first redelivery. A property wins over a header of the same meaning. The id, the type
-// and the time may be missing; a consumer decides what to do about that.
+// x-delivery-count at the first redelivery. A property wins over a header of the same meaning, and CloudEvents'
+// over a plain one, so that each delivery of a message reads the same. The id, the type and the time may be
+// missing; a consumer decides what to do about that.
 func (Marshaler) Unmarshal(delivery amqp.Delivery) (*message.Message, error) {
 	if delivery.Acknowledger == nil {
 		return nil, errNoDelivery
 	}
 	msg := message.NewMessage(delivery.MessageId, delivery.Body)
-	for header, value := range delivery.Headers {
-		if name := metadataOf(header); name != "" {
-			msg.Metadata.Set(name, headerText(value))
+	for _, isAttribute := range []bool{false, true} {
+		for header, value := range delivery.Headers {
+			name := metadataOf(header)
+			if name != "" && strings.HasPrefix(header, cloudEvents) == isAttribute {
+				msg.Metadata.Set(name, headerText(value))
+			}
 		}
 	}
 	if id, ok := delivery.Headers[cloudEvents+"id"]; ok && msg.UUID == "" {

@@ -24,7 +24,7 @@ const (
 	// for 30 (consumer_timeout). Then the message goes back to the queue, and the next delivery waits.
 	defaultOutageLimit = 10 * time.Minute
 
-	// A connection that breaks in the midst of a message's work, so many times in a row of tries, is taken for
+	// A connection that breaks in the midst of a message's work, so many times in one delivery, is taken for
 	// the message's doing: some twenty seconds. One that can't be made in the first place never is.
 	maxBrokeOff = 10
 
@@ -58,10 +58,9 @@ func (c *Consumer) retry(next message.HandlerFunc) message.HandlerFunc {
 				return nil, errStopping
 			}
 			if fault.BrokeOff(err) {
-				brokeOff++
-			}
-			if brokeOff >= maxBrokeOff {
-				err = fault.AsTransient(err)
+				if brokeOff++; brokeOff >= maxBrokeOff {
+					err = fault.AsTransient(err)
+				}
 			}
 			class := c.classOf(msg.Context(), err)
 			c.metrics.failures.WithLabelValues(c.queue, class.String()).Inc()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -135,6 +136,35 @@ func TestConnectionThatBreaksOffAgainAndAgainIsTheMessagesDoing(t *testing.T) {
 	require.Eventually(t, func() bool { return depth(t, url, deadLetters) == 1 }, 2*time.Minute, 100*time.Millisecond)
 	require.EqualValues(t, 12, calls.Load(), "nine outages, three tries")
 	require.Equal(t, "unexpected EOF", nextDeadLetter(t, ch).Headers[broker.LastError])
+}
+
+// Once a connection broke off too often, other errors still are what they are.
+func TestServerThatIsAwayAfterItBrokeOffIsAnOutage(t *testing.T) {
+	t.Parallel()
+	url := brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	var calls atomic.Int32
+	handled := make(chan struct{})
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{},
+		Handlers: on(func(context.Context, events.OrderPlaced) error {
+			switch n := calls.Add(1); {
+			case n <= 10:
+				return io.ErrUnexpectedEOF
+			case n <= 14:
+				return &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+			}
+			close(handled)
+			return nil
+		}),
+	})
+	deliver(t, channel(t, url), nil)
+	select {
+	case <-handled:
+	case <-time.After(2 * time.Minute):
+		require.Fail(t, "not handled")
+	}
+	require.Zero(t, depth(t, url, deadLetters))
 }
 
 // The retry queue takes nothing, so the message is not to be acked.

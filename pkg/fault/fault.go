@@ -125,6 +125,9 @@ func BrokeOff(err error) bool {
 	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return false
 	}
+	if operation, ok := errors.AsType[*net.OpError](err); ok && operation.Op == "dial" {
+		return false
+	}
 	return brokenConnection(err)
 }
 

@@ -125,8 +125,10 @@ func TestServerThatIsNotThereIsAnOutage(t *testing.T) {
 	err = db.PingContext(t.Context())
 	require.Error(t, err)
 	require.Equal(t, fault.Outage, fault.ClassOf(err), "%T: %v", err, err)
+	require.False(t, fault.BrokeOff(err))
 	_, err = (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
 	require.Equal(t, fault.Outage, fault.ClassOf(err), "%T: %v", err, err)
+	require.False(t, fault.BrokeOff(err))
 }
 
 // Whoever was let in before is not to blame for a password that was changed since, or a database renamed.

@@ -122,7 +122,9 @@ func (b *bank) start(t testing.TB, service string, settings ...string) *consumer
 // line returns the next line that the process prints.
 func (c *consumer) line(t testing.TB) string {
 	t.Helper()
+	hurry := time.AfterFunc(patience, func() { _ = c.Process.Kill() })
 	text, err := c.stdout.ReadString('\n')
+	require.True(t, hurry.Stop(), "nothing is printed")
 	require.NoError(t, err)
 	return text
 }
