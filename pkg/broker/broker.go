@@ -96,6 +96,12 @@ func refused(err error) bool {
 	return ok && (e.Code == amqp.AccessRefused || e.Code == amqp.PreconditionFailed)
 }
 
+// notFound says whether err is the broker's answer that what was asked for does not exist.
+func notFound(err error) bool {
+	e, ok := errors.AsType[*amqp.Error](err)
+	return ok && e.Code == amqp.NotFound
+}
+
 // pause waits for d, or less if ctx ends first, which it reports.
 func pause(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)

@@ -175,13 +175,13 @@ func (c *Consumer) subscribe(ctx context.Context) error {
 	logger := watermill.NewSlogLoggerWithLevelMapping(c.cfg.Logger, map[slog.Level]slog.Level{
 		slog.LevelInfo: slog.LevelDebug,
 	})
-	sub, err := dialSubscriber(ctx, c.cfg.URL, c.cfg.Service+" consumer", c.cfg.Concurrency, logger)
-	if err != nil {
-		return nil // stopped before it began
-	}
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: c.cfg.StopLimit}, logger)
 	if err != nil {
 		return err
+	}
+	sub, err := dialSubscriber(ctx, c.cfg.URL, c.cfg.Service+" consumer", c.cfg.Concurrency, logger)
+	if err != nil {
+		return nil // stopped before it began
 	}
 	handler := router.AddConsumerHandler(c.queue, c.queue, sub, c.cfg.Handlers.dispatch)
 	handler.AddMiddleware(c.setAside, c.count, c.retry, recovered, timeout(c.cfg.HandlerLimit),

@@ -78,7 +78,7 @@ func (l *Letters) open() error {
 		return fmt.Errorf("open channel: %w", err)
 	}
 	queue, err := l.ch.QueueDeclarePassive(l.queue, true, false, false, false, nil)
-	if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.NotFound {
+	if notFound(err) {
 		return fmt.Errorf("%w: %s", ErrNoQueue, l.queue)
 	}
 	if err != nil {

@@ -2,11 +2,8 @@ package broker
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
-
-	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // Depth returns how many messages wait in each of the queues, exactly and now; the management API's numbers
@@ -17,10 +14,17 @@ func Depth(url string, queues ...string) (map[string]int, error) {
 		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
-	ch, err := conn.Channel()
+	return conn.depths(queues...)
+}
+
+// depths returns how many messages wait in each of the queues, by a channel of its own: a queue that is
+// missing closes it.
+func (c *connection) depths(queues ...string) (map[string]int, error) {
+	ch, err := c.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("depth of queues: %w", err)
 	}
+	defer func() { _ = ch.Close() }()
 	depths := make(map[string]int, len(queues))
 	for _, name := range queues {
 		queue, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
@@ -43,15 +47,14 @@ func (c *Consumer) watchQueues(ctx context.Context) {
 		return
 	}
 	for {
-		for _, queue := range c.queues() {
-			n, err := c.publisher.depth(queue)
-			if e, ok := errors.AsType[*amqp.Error](err); ok && e.Code == amqp.NotFound {
-				c.cfg.Logger.Error("a queue was deleted: connecting again to declare it", "queue", queue)
-				c.publisher.cut()
-				break
-			}
-			if err == nil && queue == DeadLetters(c.queue) {
-				c.metrics.deadLetters.WithLabelValues(c.queue).Set(float64(n))
+		if s, err := c.publisher.current(); err == nil {
+			depths, err := s.conn.depths(c.queues()...)
+			switch {
+			case err == nil:
+				c.metrics.deadLetters.WithLabelValues(c.queue).Set(float64(depths[DeadLetters(c.queue)]))
+			case notFound(err):
+				c.cfg.Logger.Error("a queue was deleted: connecting again to declare it", "error", err)
+				s.conn.cut()
 			}
 		}
 		if pause(ctx, watchEvery) != nil {
@@ -67,26 +70,4 @@ func (c *Consumer) queues() []string {
 		names = append(names, retryQueue(c.queue, delay))
 	}
 	return names
-}
-
-// cut ends the publisher's connection; Run makes another.
-func (p *Publisher) cut() {
-	if s, err := p.current(); err == nil {
-		s.conn.cut()
-	}
-}
-
-// depth returns how many messages wait in the queue, by a channel of its own: a missing queue closes it.
-func (p *Publisher) depth(name string) (int, error) {
-	s, err := p.current()
-	if err != nil {
-		return 0, err
-	}
-	ch, err := s.conn.Channel()
-	if err != nil {
-		return 0, err
-	}
-	defer func() { _ = ch.Close() }()
-	queue, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
-	return queue.Messages, err
 }

@@ -170,7 +170,7 @@ func await(ctx context.Context, conn *connection, what string, logger *slog.Logg
 		if err == nil {
 			return nil
 		}
-		if e, ok := errors.AsType[*amqp.Error](err); !ok || e.Code != amqp.NotFound {
+		if !notFound(err) {
 			return fmt.Errorf("look for %s: %w", what, err)
 		}
 		if !logged {
