@@ -78,57 +78,46 @@ func mark(err error, class Class) error {
 // statement), 57P01 to 57P05 (shutdown, starting up, database dropped, idle session) and 58 (system error)
 // are Outages.
 func ClassOf(err error) Class {
-	if marked, ok := errors.AsType[classified](err); ok {
-		return marked.class
-	}
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return Outage
-	}
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return ofState(pg.Code)
-	}
-	if brokenConnection(err) {
-		return Outage
-	}
-	return Transient
-}
-
-func ofState(code string) Class {
-	switch code {
-	case "23503", "23P01", "53400":
-		return Transient
-	case "25006":
-		return Outage
-	}
-	switch code[:min(2, len(code))] {
-	case "22", "23":
-		return Permanent
-	case "08", "53", "58":
-		return Outage
-	}
-	if strings.HasPrefix(code, "57P") {
-		return Outage
-	}
-	return Transient
+	class, _ := classify(err)
+	return class
 }
 
 // BrokeOff says whether err is that of a connection which broke while it was used, and nobody said why. It
 // looks like an outage, but may be what the work did: a statement that crashes the server, or an end of file
 // in what it read. Whoever tries again should count these.
 func BrokeOff(err error) bool {
-	if _, ok := errors.AsType[classified](err); ok {
-		return false
+	_, brokeOff := classify(err)
+	return brokeOff
+}
+
+func classify(err error) (class Class, brokeOff bool) {
+	if marked, ok := errors.AsType[classified](err); ok {
+		return marked.class, false
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return false
+		return Outage, false
 	}
-	if _, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return false
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return ofState(pg.Code), false
 	}
-	if operation, ok := errors.AsType[*net.OpError](err); ok && operation.Op == "dial" {
-		return false
+	if !brokenConnection(err) {
+		return Transient, false
 	}
-	return brokenConnection(err)
+	operation, ok := errors.AsType[*net.OpError](err)
+	return Outage, !ok || operation.Op != "dial"
+}
+
+func ofState(code string) Class {
+	is := func(prefix string) bool { return strings.HasPrefix(code, prefix) }
+	switch {
+	case is("23503"), is("23P01"), is("53400"):
+		return Transient
+	case is("22"), is("23"):
+		return Permanent
+	case is("08"), is("25006"), is("53"), is("57P"), is("58"):
+		return Outage
+	}
+	return Transient
 }
 
 func brokenConnection(err error) bool {
