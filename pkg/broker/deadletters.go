@@ -200,10 +200,7 @@ func (l *Letters) Close() error {
 // delivery alone (an expiry, a user id) is left out.
 func again(delivery amqp.Delivery, force string) amqp.Publishing {
 	headers := maps.Clone(delivery.Headers)
-	maps.DeleteFunc(headers, func(name string, _ any) bool { return reserved(name) })
-	for _, name := range []string{Attempts, LastError, FirstFailure, LastFailure, OriginQueue, HandledBy, events.Force} {
-		delete(headers, name)
-	}
+	maps.DeleteFunc(headers, func(name string, _ any) bool { return reserved(name) || ofFailure(name) })
 	if force != "" {
 		if headers == nil {
 			headers = amqp.Table{}

@@ -182,13 +182,10 @@ func fit(headers amqp.Table) {
 	}
 }
 
-// ours says of a header that this package gives it a meaning.
+// ours says of a header that this package gives it a meaning: one of a failure, or an attribute that it knows.
 func ours(header string) bool {
-	switch header {
-	case Attempts, LastError, FirstFailure, LastFailure, OriginQueue, HandledBy, events.Force:
-		return true
-	}
-	return header == cloudEvents+"id" || header == cloudEvents+"specversion" || headerOf(metadataOf(header)) != metadataOf(header)
+	name := metadataOf(header)
+	return ofFailure(header) || headerOf(name) != name || header == cloudEvents+"id" || header == cloudEvents+"specversion"
 }
 
 // appID is the last part of a source: "orders" of "/onceshop/orders".

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"onceshop/pkg/events"
 	"onceshop/pkg/fault"
 )
 
@@ -21,6 +22,15 @@ const (
 	OriginQueue  = "shop-origin-queue"
 	HandledBy    = "shop-handler" // the consuming service
 )
+
+// ofFailure says of a header that a failure left it, or the redrive after one.
+func ofFailure(header string) bool {
+	switch header {
+	case Attempts, LastError, FirstFailure, LastFailure, OriginQueue, HandledBy, events.Force:
+		return true
+	}
+	return false
+}
 
 const maxErrorText = 1000 // bytes of LastError
 
