@@ -91,6 +91,9 @@ func TestConsumerSetsPoisonAside(t *testing.T) {
 	}
 	deliver(t, ch, nil)
 	<-handled // those behind it are handled
+	_, ok, err := ch.Get("billing.orders.dead-letters", true)
+	require.NoError(t, err)
+	require.False(t, ok)
 }
 
 // While a version of a service replaces another one, both take from the queue.

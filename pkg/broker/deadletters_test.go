@@ -167,12 +167,7 @@ func TestRedriveHandlesOnceHoweverOftenItIsDone(t *testing.T) {
 
 func TestRedriveBeginsTheScheduleAnew(t *testing.T) {
 	t.Parallel()
-	url := brokertest.VHost(t)
-	startPublisher(t, broker.PublisherConfig{URL: url})
-	startConsumer(t, broker.ConsumerConfig{
-		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond},
-		Handlers: on(func(context.Context, events.OrderPlaced) error { return errors.New("not today") }),
-	})
+	url := failing(t, notToday)
 	deliver(t, channel(t, url), func(p *amqp.Publishing) { p.Headers = amqp.Table{"mine": int32(7)} })
 	awaitDepth(t, url, deadLetters, 1)
 	letters := open(t, url, deadLetters)

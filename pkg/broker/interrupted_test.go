@@ -26,7 +26,7 @@ func interrupted(t *testing.T, to string) string {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
-	broker := through.Host
+	host := through.Host
 	through.Host = listener.Addr().String()
 	go func() {
 		for connection := 1; ; connection++ {
@@ -34,7 +34,7 @@ func interrupted(t *testing.T, to string) string {
 			if err != nil {
 				return
 			}
-			server, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", broker)
+			server, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", host)
 			if err != nil {
 				return
 			}

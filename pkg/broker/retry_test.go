@@ -40,6 +40,21 @@ func awaitDepth(t testing.TB, url, queue string, want int) {
 		"%d messages in %s", want, queue)
 }
 
+// failing starts a publisher, and a consumer that parks a message once, for 10 ms, and whose handler ends as
+// end does. It returns the broker's URL.
+func failing(t testing.TB, end func() error) (url string) {
+	t.Helper()
+	url = brokertest.VHost(t)
+	startPublisher(t, broker.PublisherConfig{URL: url})
+	startConsumer(t, broker.ConsumerConfig{
+		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond},
+		Handlers: on(func(context.Context, events.OrderPlaced) error { return end() }),
+	})
+	return url
+}
+
+func notToday() error { return errors.New("not today") }
+
 func TestFailingMessagesDoNotStopTheNext(t *testing.T) {
 	t.Parallel()
 	url := brokertest.VHost(t)
@@ -214,13 +229,7 @@ func TestMessageThatFailsAtTheStopIsGivenBack(t *testing.T) {
 // Headers that a frame holds, and not as the text that they become.
 func TestManyHeadersDoNotHideHowOftenAMessageFailed(t *testing.T) {
 	t.Parallel()
-	url := brokertest.VHost(t)
-	startPublisher(t, broker.PublisherConfig{URL: url})
-	startConsumer(t, broker.ConsumerConfig{
-		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond},
-		Handlers: on(func(context.Context, events.OrderPlaced) error { return errors.New(strings.Repeat("not today ", 100)) }),
-	})
-	ch := channel(t, url)
+	ch := channel(t, failing(t, func() error { return errors.New(strings.Repeat("not today ", 100)) }))
 	deliver(t, ch, func(p *amqp.Publishing) {
 		p.Headers = amqp.Table{}
 		for n := range 8000 { // the client library reads 8,192
@@ -234,16 +243,20 @@ func TestManyHeadersDoNotHideHowOftenAMessageFailed(t *testing.T) {
 	require.Greater(t, len(letter.Headers), 5000, "what fits is kept")
 }
 
+func TestTypeThatNobodyHandlesEndsInTheDeadLetters(t *testing.T) {
+	t.Parallel()
+	ch := channel(t, failing(t, notToday))
+	deliver(t, ch, func(p *amqp.Publishing) { p.Type = "orders.something_else.v1" })
+	letter := nextDeadLetter(t, ch)
+	require.Equal(t, `"orders.something_else.v1": no handler for this type`, letter.Headers[broker.LastError])
+	require.Equal(t, "2", letter.Headers[broker.Attempts])
+}
+
 func TestPanicIsAFailureLikeOthers(t *testing.T) {
 	t.Parallel()
-	url := brokertest.VHost(t)
-	startPublisher(t, broker.PublisherConfig{URL: url})
-	startConsumer(t, broker.ConsumerConfig{
-		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond},
-		Handlers: on(func(context.Context, events.OrderPlaced) error { panic("no idea") }),
-	})
-	deliver(t, channel(t, url), nil)
-	letter := nextDeadLetter(t, channel(t, url))
+	ch := channel(t, failing(t, func() error { panic("no idea") }))
+	deliver(t, ch, nil)
+	letter := nextDeadLetter(t, ch)
 	require.Contains(t, letter.Headers[broker.LastError], "the handler panicked: no idea")
 	require.Contains(t, letter.Headers[broker.LastError], "retry_test.go", "it says where")
 	require.Equal(t, "2", letter.Headers[broker.Attempts])
@@ -252,13 +265,7 @@ func TestPanicIsAFailureLikeOthers(t *testing.T) {
 // Anybody may have sent the message.
 func TestAttemptsThatNobodyCountedAreNone(t *testing.T) {
 	t.Parallel()
-	url := brokertest.VHost(t)
-	startPublisher(t, broker.PublisherConfig{URL: url})
-	startConsumer(t, broker.ConsumerConfig{
-		URL: url, RetryDelays: []time.Duration{10 * time.Millisecond},
-		Handlers: on(func(context.Context, events.OrderPlaced) error { return errors.New("not today") }),
-	})
-	ch := channel(t, url)
+	ch := channel(t, failing(t, notToday))
 	for _, attempts := range []any{"-7", "9223372036854775807", int64(-1), amqp.Table{}, "many"} {
 		deliver(t, ch, func(p *amqp.Publishing) { p.Headers = amqp.Table{broker.Attempts: attempts} })
 		require.Equal(t, "2", nextDeadLetter(t, ch).Headers[broker.Attempts])
