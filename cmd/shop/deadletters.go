@@ -113,7 +113,7 @@ func (s *selection) newRedrive() *cobra.Command {
 	}
 	command.Flags().BoolVar(&dryRun, "dry-run", false, "say what would be done, and do nothing")
 	command.Flags().DurationVar(&window, "window", inboxWindow, "refuse what occurred longer ago: INBOX_WINDOW less an hour")
-	command.Flags().StringVar(&force, "force", "", "have it handled whatever its age, for this reason, which goes with the message; twice, if its id was forgotten in between")
+	command.Flags().StringVar(&force, "force", "", "have it handled whatever its age, for this reason, which goes with the message")
 	return command
 }
 

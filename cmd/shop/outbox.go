@@ -75,7 +75,7 @@ func newOutboxRedrive(o *options, service *string) *cobra.Command {
 					return err
 				}
 				_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s: %s is tried again; see with `shop outbox list` whether it went through\n",
-					held.Service, held.Key)
+					held.Service, printable(held.Key))
 				return err
 			})
 		},
@@ -95,14 +95,14 @@ The message is printed as JSON on standard output, so that it can be kept: shop 
 					return err
 				}
 				if row == nil {
-					_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s had no message; it is held no longer\n", held.Service, held.Key)
+					_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: %s had no message; it is held no longer\n", held.Service, printable(held.Key))
 					return err
 				}
 				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s\n", row); err != nil {
 					return fmt.Errorf("the message is dropped, and could not be printed: %w: %s", err, row)
 				}
 				_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s: the first message of %s is dropped; %d later ones follow\n",
-					held.Service, held.Key, max(held.Waiting-1, 0))
+					held.Service, printable(held.Key), max(held.Waiting-1, 0))
 				return err
 			})
 		},

@@ -54,8 +54,8 @@ func EventOf(ctx context.Context) events.Event {
 }
 
 // decode checks and decodes a message before next is called, so that no transaction is begun for one that
-// can't be handled, and makes the message the cause of all that next does. A message without a proper id, an
-// undecodable one, and an event whose name is known under another version are permanent errors.
+// can't be handled, and makes the message the cause of all that next does. A message without a proper id
+// or a type, an undecodable one, and an event whose name is known under another version are permanent errors.
 //
 // A name that is not known at all is a transient error: while a version of the service that handles one
 // event more replaces this one, both take from the queue, and after a delay the message comes to the other.

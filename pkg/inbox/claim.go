@@ -40,8 +40,8 @@ const readClaim = `SELECT fingerprint FROM inbox WHERE consumer = $1 AND message
 //
 // It is for those who have no Watermill handler, such as a webhook. Nothing but the caller then stops a
 // message that is older than the window of the consumer's cleaner (a Cleaner of an Inbox with that
-// Consumer). The fingerprint is the caller's choice:
-// Fingerprint of the body, or of less where repetitions may differ.
+// Consumer). The fingerprint is the caller's choice: Fingerprint of the body, or of less where repetitions
+// may differ.
 func Claim(ctx context.Context, tx *sqlx.Tx, consumer, key string, fingerprint []byte) (bool, error) {
 	if key == "" || len(key) > MaxKey {
 		return false, fault.AsPermanent(fmt.Errorf("inbox: message id of %d bytes: want 1 to %d", len(key), MaxKey))
